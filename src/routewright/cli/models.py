@@ -75,6 +75,9 @@ def _named(name: str, router: Router) -> Model:
     ids = {names[name]} if name in names else by_vendor
     if not ids:
         hint = did_you_mean(name, [*names, *(id.rpartition("/")[2] for id in models)])
+        server = ENDPOINTS.get(name.partition("/")[0])
+        if server is not None and not (hint or server.needs_key or server.is_set(os.environ)):
+            hint = f"set {server.to_set} to the address of the server"
         raise refused("NAME", f"unknown model {quoted(name)}", hint or "'routewright models --all' lists the known ids")
     if len(ids) > 1:
         raise refused("NAME", f"{quoted(name)} is the name of several models", f"give one of {listed(sorted(ids))}")
@@ -83,7 +86,8 @@ def _named(name: str, router: Router) -> Model:
 
 def _show(model: Model, file: str | None, catalogue: Catalogue, today: str, screen: Screen) -> None:
     """Print one model whole. ``file``: the catalogue file, if there is one."""
-    served = next(row for row in Router.sandbox(catalogue=catalogue).models() if row.id == model.id)
+    # as its vendor serves it, also without a key; the models of local servers are not in the catalogue
+    served = next((row for row in Router.sandbox(catalogue=catalogue).models() if row.id == model.id), model)
     own, bundled = ({row.id: row for row in rows.models}.get(model.id) for rows in (catalogue, Catalogue()))
     is_bundled = own and bundled and own.pricing_per_1m == bundled.pricing_per_1m
     sources = price_sources()[model.id] if is_bundled else [{"title": file or "its provider"}]
