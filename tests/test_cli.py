@@ -29,6 +29,7 @@ from routewright.cli.show import Line, Row, Screen, Table, facts, render
 from routewright.cli.spans import trace_page
 from routewright.wire import Budget, Fallback, ImagePart, ImageUrl, Message, ModelSpan, Params, TextPart, Trace
 
+from .model_servers import LocalServer, ollama
 from .sample_store import plain
 
 COMMAND = [sys.executable, "-m", "routewright"]
@@ -348,6 +349,9 @@ def test_a_refusal_shows_the_models_over_budget(capsys: Capture) -> None:
         (["catalogue", "import"], "usage: routewright catalogue import ", "\nroutewright catalogue import: error: the"),
         (["--vresion", "models"], "usage: routewright ", "--vresion; did you mean --version?"),
         (["nonsense"], "usage: routewright ", "invalid choice: 'nonsense'"),
+        (["rout", "hi"], "usage: routewright ", "; did you mean route?"),
+        (["traces", "lst"], "usage: routewright traces ", "; did you mean ls?"),
+        (["route", "--goal", "qualty", "x"], "usage: routewright route ", "; did you mean quality?"),
         (["route", "--max-cost", "much", "x"], "usage: routewright route ", "invalid float value: 'much'"),
         (["route", "--metadata", "x", "y"], "usage: routewright route ", "'x' is not KEY=VALUE"),
     ],
@@ -566,6 +570,18 @@ def test_models_are_filtered_by_provider_and_modality(capsys: Capture) -> None:
     rows = capsys.readouterr().out.splitlines()[1:]
     assert rows
     assert all(row.startswith(("openai/", "google/")) and "image, tool" in row for row in rows)
+
+
+def test_a_model_of_a_local_server_is_shown_whole(monkeypatch: Patch, capsys: Capture) -> None:
+    with LocalServer(ollama("llama3.2:latest")) as server:
+        monkeypatch.setenv("OLLAMA_HOST", server.url)
+        assert main(["models", "llama3.2", "--json"]) == 0
+    card = json.loads(capsys.readouterr().out)
+    assert (card["id"], card["status"], card["context_window"]) == ("ollama/llama3.2", "available", 131_072)
+    monkeypatch.delenv("OLLAMA_HOST")
+    assert main(["models", "ollama/llama3.2"]) == 2
+    assert "unknown model 'ollama/llama3.2'; set OLLAMA_HOST to the address of the server\n" in capsys.readouterr().err
+    assert {"not_supported": "tool_choice", "why": "not supported by ollama for this model"} in card["not_supported"]
 
 
 def test_models_of_an_unknown_or_unconfigured_provider(monkeypatch: Patch, capsys: Capture) -> None:

@@ -104,7 +104,7 @@ _WORDS = {
     "policy_id": "--policy",
     "max_steps:": "--max-steps:",
     "per_step_timeout_ms:": "--step-timeout-ms:",
-    "total_budget_usd:": "--max-cost:",
+    "total_budget_usd": "--max-cost",
     "pass it to Router(policies=...)": "give its file as --policies",
     "Router.models()": "'routewright models --all'",
     "pass Router(providers=[...]), or use Router.sandbox()": "or add --sandbox",
@@ -253,6 +253,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print an error and exit. API keys and passwords are masked."""
+        if choice := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message):
+            message += _did_you_mean(choice[1], re.findall(r"[\w-]+", choice[2]))
         super().error(without_passwords(without_keys(message)))
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -267,8 +269,7 @@ class Parser(argparse.ArgumentParser):
             self.noun = None
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            near = get_close_matches(unknown[0], self._option_string_actions, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = _did_you_mean(unknown[0], self._option_string_actions)
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return parsed, unknown
 
@@ -278,6 +279,11 @@ class Parser(argparse.ArgumentParser):
             action.dest: next((flag for flag in action.option_strings if flag.startswith("--")), str(action.metavar))
             for action in self._actions
         }
+
+
+def _did_you_mean(word: str, known: Iterable[str]) -> str:
+    near = get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def parser() -> Parser:
