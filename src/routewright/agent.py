@@ -13,7 +13,7 @@ from . import wire
 from ._core.agent.request import check_run, run_of
 from ._core.agent.request import decode_run as decode_run
 from ._core.money import usd
-from ._core.request.read import as_request, merge_tags
+from ._core.request.read import ROUTE_ARGUMENTS, as_request, merge_tags
 from ._core.structured_output import Form
 from ._engine.agent import Run as Run
 from ._engine.checkpoints import Resumption, checkpoint_of
@@ -204,6 +204,11 @@ class Agent:
         limits = check_run(run_of({"task": "-", **run_limits}))
         for name in options.keys() & _ELSEWHERE.keys():
             raise ValidationFailed.at(name, "is not an option of an agent", _ELSEWHERE[name])
+        for name in options.keys() - ROUTE_ARGUMENTS:
+            if hint := did_you_mean(name, Agent.__init__.__annotations__):
+                raise ValidationFailed.at(name, "is not an argument", hint)
+        if approve is not None and not callable(approve):
+            raise ValidationFailed.at("approve", f"{shown(approve)} is not a function", "pass approve(name, arguments)")
         request = as_request(system or "-", {"goal": goal, "strategy": strategy, **options})
         names = {"fallback" if name == "max_retries" else name for name in options}
         self._options = {name: getattr(request, name) for name in names}

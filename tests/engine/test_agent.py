@@ -189,6 +189,15 @@ async def test_a_budget_ends_a_run_before_the_step_that_would_exceed_it() -> Non
     assert answer.response.error["code"] == "quota_exhausted"
 
 
+async def test_in_the_sandbox_a_spent_budget_is_the_one_of_the_run() -> None:
+    made = Router.sandbox(answers=lambda call: asks(("add", {"a": 1})))
+    answer = await Agent(made, tools=[add], max_steps=1_000, total_budget_usd=0.0003).run("go")
+    assert answer.status == "budget_exceeded"
+    left = f"{0.0003 - answer.summary.total_cost_usd:.9f}".rstrip("0")
+    message = f"the agent run has ${left} left of its $0.0003, too little for a model call; raise total_budget_usd"
+    assert answer.error == {"code": "router.budget_exceeded", "message": message}
+
+
 async def test_a_failed_step_is_tried_once_more() -> None:
     fault = ProviderFault("request", "bad")
     made = router([ProviderFault("server")] * 2 + ["well"])
@@ -521,6 +530,10 @@ async def test_the_answer_may_have_a_type() -> None:
         ({"max_steps": 0}, "max_steps"),
         ({"total_budget_usd": -1}, "total_budget_usd"),
         ({"timeout_ms": 5}, "is not an option of an agent"),
+        ({"max_step": 5}, "max_step: is not an argument; did you mean 'max_steps'"),
+        ({"modles": ["openai/gpt-4.1"]}, "modles: is not an argument; did you mean 'models'"),
+        ({"model": "openai/gpt-4.1"}, "model: is not an argument; it is 'models' here"),
+        ({"approve": True}, "approve: True is not a function; pass approve"),
         ({"tools": [lambda *a: 1]}, "has a function named"),
         ({"tools": [3]}, "is not a tool"),
     ],

@@ -295,6 +295,10 @@ class Run:
                     continue
                 is_short = isinstance(error, errors.QuotaExhausted | errors.InsufficientBalance | errors.BudgetExceeded)
                 is_own = is_short and error.detail.get("level") == "agent_run"
+                if cap is not None and isinstance(error, errors.BudgetExceeded) and budget is not None:
+                    # the call's budget is what the run has left: nobody can raise that alone
+                    left = f"${usd_text(cap - spent)} left of its ${usd_text(cap)}"
+                    error.message = f"the agent run has {left}, too little for a model call; raise total_budget_usd"
                 if not (state.steps or error.retryable or error.trace_id or is_own):
                     raise  # the run is refused before its first step
                 run.record_failure(error, start_ms, self._ms_since(started_at), error.cost_nanos, is_budget=is_short)

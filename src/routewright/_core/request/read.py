@@ -26,7 +26,7 @@ STREAMED = Problem(
     "stream", "is True, but this call returns whole answers", "call router.stream(...) to get the answer in chunks"
 )
 _NUMBERS = frozenset((int, float, type(None)))
-_ARGUMENTS = (
+ROUTE_ARGUMENTS = (
     *(name for name in wire.RouteRequest.__struct_fields__ if name not in ("messages", "stream")),
     "timeout",
     "max_retries",
@@ -241,8 +241,8 @@ def _overridden(request: wire.RouteRequest, overrides: Mapping[str, object]) -> 
             raise ValidationFailed.at(name, "is passed twice", "pass messages as the first argument only")
         if name == "stream":
             raise ValidationFailed.of(STREAMED._replace(problem="is not an argument"))
-        if name not in _ARGUMENTS:
-            raise ValidationFailed.at(joined("", name), "is not an argument", hint_for(name, "", _ARGUMENTS))
+        if name not in ROUTE_ARGUMENTS:
+            raise ValidationFailed.at(joined("", name), "is not an argument", hint_for(name, "", ROUTE_ARGUMENTS))
     if not overrides:
         return request
     fields = {
