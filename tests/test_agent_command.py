@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import signal
 import subprocess
@@ -150,6 +151,23 @@ def test_a_run_whose_budget_is_spent_exits_with_3(form: list[str], monkeypatch: 
     assert "routewright: the run failed: " in err
     if form:
         assert json.loads(out)["status"] == "budget_exceeded"
+
+
+def test_the_trace_shows_what_each_call_cost(capsys: Capture) -> None:
+    task = 'calculator {"expression": "6 * 7"}'
+    assert agent("--tool", "calculator", "--trace", task) == 0
+    err = capsys.readouterr().err
+    assert re.search(r"├─ step llm_call .*\n│  └─ sub_trace \S+ .*, \$0\.0", err)
+    assert "tool calculator" in err
+    assert agent("--tool", "calculator", "--trace", "--json", task) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert body["trace"]["id"] == body["trace_id"]
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_in_the_sandbox_a_spent_budget_is_named_by_its_option(form: list[str], capsys: Capture) -> None:
+    assert agent(*form, "--max-cost", "0.000001", "hello") == 3
+    assert "too little for a model call; raise --max-cost\n" in capsys.readouterr().err
 
 
 # tools

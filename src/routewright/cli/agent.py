@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 
 from routewright.agent import BUILT_IN, Agent
 from routewright.errors import ValidationFailed
@@ -26,6 +27,7 @@ from routewright.wire.timestamps import time_short
 from .command import CATALOGUE, RUN_EXITS, arg, exit_code_of, flag, group, in_words, refused, repeated, verb
 from .route import AIM, METADATA, MODEL, POLICIES, POLICY, SANDBOX, keep, prompt_of, router_of
 from .show import Line, Screen, dollars, fields
+from .spans import trace_page
 from .store import KEEPS, existing_store, named_store
 
 SHOWN = 200
@@ -55,6 +57,7 @@ SHOWN = 200
         arg("--step-timeout-ms MS", "timeout of each step", int, 30_000),
     ),
     group("the models", *AIM, MODEL, SANDBOX, CATALOGUE, POLICY, POLICIES),
+    flag("--trace", "print the span tree, with durations and costs"),
     flag("--json", "print one JSON object: the response, or the error"),
     KEEPS,
 )
@@ -83,8 +86,9 @@ async def _agent(args: Namespace, screen: Screen) -> int:
     async with router, search or nullcontext():
         response = await _response(agent, args, screen, is_stored=storage is not None)
         error = response.error
+        trace = await router.trace(response.trace_id) if args.trace else None
         if args.json:
-            screen.json(response)
+            screen.json(msgspec.to_builtins(response) | ({} if trace is None else {"trace": trace}))
         else:
             screen.text(response.output)
             screen.end_text()
@@ -98,7 +102,7 @@ async def _agent(args: Namespace, screen: Screen) -> int:
                 "trace": response.trace_id,
                 "waits for": [call.function.name for call in response.pending_tool_calls],
             }
-            screen.say(Line(), fields(summary))
+            screen.say(Line(), fields(summary), *([] if trace is None else trace_page(trace)))
         if error is not None:
             screen.note(f"routewright: the run failed: {in_words(error['message'], args)}", "bad")
         if storage is not None:
