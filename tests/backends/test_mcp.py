@@ -250,6 +250,9 @@ async def test_a_server_that_cannot_be_opened_is_reported(monkeypatch: pytest.Mo
     with pytest.raises(ToolFailed, match="cannot start '/no/such/program': No such file"):
         async with McpTools.stdio("/no/such/program"):
             pass
+    with pytest.raises(ToolFailed, match="cannot be opened: it ended the connection; start it alone to see why"):
+        async with McpTools.stdio(sys.executable, ["-c", "pass"]):
+            pass
     monkeypatch.setattr(mcp_connection, "OPEN_S", 0.5)
     with pytest.raises(ToolFailed, match="listed no tools within"):
         async with bare("silent"):

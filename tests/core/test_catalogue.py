@@ -208,6 +208,7 @@ def test_a_snapshots_id_is_made_from_its_content() -> None:
             {"modalities": ("images",)},
             "modalities[0]: must be one of text, image, tool, audio, file, got 'images'; did you mean 'im",
         ),
+        ({"unsupported": ("sed",)}, "unsupported[0]: must be one of temperature, top_p, stop, seed, "),
         ({"tokenizer": "o200k"}, "tokenizer: must be one of o200k_base, cl100k_base, got 'o200k'"),
         ({"availability": Availability(regions="eu")}, "availability.regions: must be a list, got 'eu'"),  # type: ignore[arg-type]
         ({"disabled": "yes"}, "disabled: must be a bool, got 'yes'"),

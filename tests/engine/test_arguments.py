@@ -403,6 +403,10 @@ def test_a_provider_whose_open_returns_no_context_manager_is_refused() -> None:
         assert refusal(lambda provider=provider: Router(providers=[provider])).startswith(said)  # type: ignore[misc]
 
 
+def test_a_script_is_not_one_text() -> None:
+    assert refusal(lambda: ScriptedProvider("ab")) == "script: is one text; write a list with one entry per call"
+
+
 def test_a_script_that_pauses_needs_a_clock() -> None:
     assert refusal(lambda: ScriptedProvider(["a", [Pause(1.0), "b"]])).startswith("script: holds a Pause; give clock=")
 

@@ -204,16 +204,29 @@ def test_no_effort_is_chosen_because_of_tools(name: str, fake: ResponsesServer) 
             r"with api='auto'\); declare no tools",
             id="P openai: chat completions alone",
         ),
+        pytest.param(
+            {"api": "chat"},
+            {"tools": 1, "params": {"reasoning": "high"}, "models": ["openai/gpt-6-sol"]},
+            r"gpt-6-sol params \(no tools beside thinking here; .*api='auto'\); drop params.reasoning",
+            id="P openai: an effort and tools over chat completions alone",
+        ),
+        pytest.param(
+            {"api": "chat"},
+            {"tools": 1, "params": {"temperature": 0.5}, "models": ["openai/gpt-6-sol"]},
+            r"gpt-6-sol params; drop params.temperature",
+            id="P openai: another parameter",
+        ),
     ],
 )
 def test_constraints_filter_what_an_api_does_not_have(options: Any, fields: Any, why: str | None) -> None:
     router = Router(providers=[provider(**options)])
-    wishes: Any = {**fields, "tools": [{"type": "function", "name": "f"}] if "tools" in fields else None}
+    wishes: Any = {"models": ["openai/gpt-6-astra"], **fields}
+    wishes["tools"] = [{"type": "function", "name": "f"}] if "tools" in fields else None
     if why is None:
-        assert router.decide("hi", models=["openai/gpt-6-astra"], **wishes).model == "openai/gpt-6-astra"
+        assert router.decide("hi", **wishes).model == "openai/gpt-6-astra"
         return
     with pytest.raises(NoCandidates, match=why):
-        router.decide("hi", models=["openai/gpt-6-astra"], **wishes)
+        router.decide("hi", **wishes)
 
 
 # --- requests

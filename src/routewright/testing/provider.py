@@ -38,6 +38,8 @@ class ScriptedProvider(BaseProvider):
     def __init__(
         self, script: Script, *, models: Sequence[Model] = (), name: str = "", clock: Clock | None = None
     ) -> None:
+        if isinstance(script, str):
+            raise ValidationFailed.of(Problem("script", "is one text", "write a list with one entry per call"))
         self._models = models_of(models)
         self.name = name or (self._models[0].id.partition("/")[0] if self._models else "scripted")
         self.calls: list[UpstreamCall] = []

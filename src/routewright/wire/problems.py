@@ -19,7 +19,7 @@ from routewright.errors import Problem, ValidationFailed
 from .agent import ModelStrategy
 from .analytics import Bucket
 from .json_scan import beneath, decode, joined, quoted
-from .model import AvailabilityStatus, Modality, Tokenizer
+from .model import AvailabilityStatus, Feature, Modality, Tokenizer
 from .policy import Policy
 from .request import Budget, Fallback, RouteRequest
 
@@ -37,6 +37,7 @@ _CHOICES = {
     "tool_choice.allowed_tools.mode": ("auto", "required"),
     "models[].modalities[]": get_args(Modality),
     "models[].tokenizer": get_args(Tokenizer),
+    "models[].unsupported[]": get_args(Feature),
     "models[].availability.status": get_args(AvailabilityStatus),
 }
 _ROOTS: dict[str, type[msgspec.Struct]] = {"": RouteRequest, "model_strategy": ModelStrategy, "policies[]": Policy}

@@ -123,8 +123,9 @@ def refuse(
         rejections = f"all, since {search.by} allows none of the request's models"
     elif inputs.models is not None and len(inputs.models) <= NAMED:
         ends = {row: f" since {pool.models[row].deprecated_at}" for row in rows if firsts[row] is Reason.DEPRECATED}
+        of_both = (Reason.TOOLS, Reason.PARAMS if inputs.needs & Need.REASONING_TOOLS else Reason.TOOLS)
         for row in rows:
-            if firsts[row] is Reason.TOOLS and "reasoning_tools" in (pool.models[row].unsupported or ()):
+            if firsts[row] in of_both and "reasoning_tools" in (pool.models[row].unsupported or ()):
                 ends[row] = _NOT_BESIDE
         rejections = ", ".join(f"{pool.ids[row]} {firsts[row]}{ends.get(row, '')}" for row in rows)
         absent = [pool.models[row].provider for row in rows if firsts[row] is Reason.PROVIDER_UNAVAILABLE]

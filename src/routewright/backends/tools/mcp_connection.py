@@ -88,6 +88,8 @@ class Connection:
                 raise ValidationFailed.at("tools", problem, "update the server")
             case FileNotFoundError() | PermissionError():
                 reason = f"cannot start {shown(error.filename)}: {error.strerror}"
+            case MCPError(code=types.CONNECTION_CLOSED):
+                reason = "it ended the connection; start it alone to see why"
             case _:
                 reason = shown(error.message) if isinstance(error, MCPError) else type(error).__name__
         raise ToolFailed(f"the MCP server {self.name} cannot be opened: {reason}")
