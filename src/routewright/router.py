@@ -682,6 +682,16 @@ class BlockingStream(PlainClosing):
         while (event := self._wait(partial(anext, self._stream, None))) is not None:
             yield event
 
+    def start(self) -> None:
+        """Wait for the first content (``Stream.start``). Raises as ``Router.route`` if the call fails before."""
+        self._wait(self._stream.start)
+
+    def sse(self) -> Iterator[bytes]:
+        """The events as server-sent events (``Stream.sse``). Leaving the loop ends the call."""
+        with self:
+            for event in self:
+                yield event.to_sse()
+
     def text(self) -> Iterator[str]:
         """Iterate over the answer's text (``Stream.text``). Leaving the loop ends the call."""
         self._stream.expect_text()
@@ -694,8 +704,13 @@ class BlockingStream(PlainClosing):
         self._stream.raise_failure()
 
     @property
+    def headers(self) -> dict[str, str]:
+        """HTTP rate-limit headers, set once it has started (``Stream.headers``)."""
+        return self._stream.headers
+
+    @property
     def trace_id(self) -> str | None:
-        """Id of the call's trace; None before the first event."""
+        """Id of the call's trace; None before the call is admitted."""
         return self._stream.trace_id
 
     @property

@@ -204,7 +204,7 @@ async def test_a_stream_blocked_midway_restarts_or_ends_as_requested() -> None:
     async with house.router.stream("hi", goal="quality", fallback={"on_partial": "error"}) as stream:
         *_, last = [event async for event in stream]
     assert isinstance(last, StreamError)
-    assert last.data["error"]["code"] == "blocked_by_policy"
+    assert last.data.error.code == "blocked_by_policy"
     assert house.spare.calls == []
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+from contextlib import aclosing
 from random import Random
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from routewright import MemoryStorage, Model, NoCandidates, Pricing, ProviderFault, Router, Settings
@@ -18,6 +20,7 @@ from routewright.testing.provider import Line, ScriptedCall
 from routewright.wire import (
     Chunk,
     Delta,
+    ErrorEnvelope,
     FallbackDict,
     Finish,
     OutputDelta,
@@ -26,6 +29,7 @@ from routewright.wire import (
     RouteFallback,
     RouteStarted,
     StreamError,
+    Thought,
     ToolCallDelta,
     ToolDelta,
     Usage,
@@ -56,6 +60,101 @@ async def test_a_stream_has_the_plan_the_pieces_and_the_response() -> None:
     assert (first.data.text, first.data.attempt) == ("Blue ", 1)
     assert completed.data.output == "Blue light."
     assert completed.data.trace_id == started.data.trace_id
+
+
+TEXT = [Delta("Blue")]
+TOOL: list[Line] = [ToolDelta(0, "{}", "call_1", "look")]
+THOUGHT: list[Line] = [Thought("hm", {"type": "thinking"}), Delta("Blue")]
+NOTHING: list[Line] = []
+
+
+@pytest.mark.parametrize(
+    ("pieces", "finish", "names"),
+    [
+        (TEXT, "stop", ["output.delta", "route.completed"]),
+        (TOOL, "tool_calls", ["tool_call.delta", "route.completed"]),
+        (THOUGHT, "stop", ["reasoning.delta", "output.delta", "route.completed"]),
+        (NOTHING, "length", ["route.completed"]),
+    ],
+)
+async def test_nothing_comes_before_the_first_content(pieces: list[Line], finish: str, names: list[str]) -> None:
+    slow = said(Pause(1.0), Delta(""), Pause(2.0), *pieces, Usage(10, 5), Finish(finish))
+    house = House([said(Pause(1.0), ProviderFault("server"))], [slow])
+    arrivals: list[float] = []
+    async with house.router.stream("hi", goal="quality", fallback={"maxRetries": 0}) as stream:
+        events = []
+        async for event in stream:
+            arrivals.append(house.clock.monotonic())
+            events.append(event)
+    assert [event.event for event in events] == ["route.started", "route.fallback", *names]
+    assert [event.id for event in events] == list(range(1, len(events) + 1))
+    assert arrivals == [4.0] * len(events)
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [lambda stream: stream.start(), anext, lambda stream: anext(stream.text())],
+    ids=["start", "events", "text"],
+)
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"budget": {"maxTokens": 1}}, NoCandidates),
+        ({}, UpstreamFailed),
+        ({"timeout_ms": 1_500}, RouterTimeoutError),
+    ],
+    ids=["refused", "failed", "late"],
+)
+async def test_a_failure_before_content_is_raised(begin: Any, options: Any, error: Any) -> None:
+    house = House(*[[said(Pause(1.0), ProviderFault("request"))] for _ in "12"])
+    async with house.router.stream("hi", goal="quality", **options) as stream:
+        with pytest.raises(error) as raised:
+            await begin(stream)
+        assert raised.value.request_id.startswith("req_")
+        with pytest.raises(error):
+            await stream.start()
+        with pytest.raises(error):
+            _ = stream.result
+        assert [event async for event in stream] == []
+
+
+async def test_a_started_stream_has_its_headers_and_all_of_its_events() -> None:
+    house = House([ANSWER])
+    async with house.router.stream("hi", goal="quality") as stream:
+        await stream.start()
+        assert stream.trace_id is not None
+        await stream.start()
+        assert [event.id async for event in stream] == [1, 2, 3, 4]
+        await stream.start()
+
+
+async def test_server_sent_events_are_those_of_v1_and_end_in_one_typed_error() -> None:
+    house = House([said(Delta("half"), ProviderFault("reset"))])
+    async with house.router.stream("hi", goal="quality", fallback={"models": [], "maxRetries": 0}) as stream:
+        await stream.start()
+        pieces = [piece async for piece in stream.sse()]
+    heads = [piece.split(b"data: ")[0] for piece in pieces]
+    assert heads == [b"event: route.started\nid: 1\n", b"event: output.delta\nid: 2\n", b"event: error\nid: 3\n"]
+    assert all(piece.endswith(b"}\n\n") and piece.count(b"\n") == 4 for piece in pieces)
+    envelope = msgspec.json.decode(pieces[-1].split(b"data: ")[1], type=ErrorEnvelope)
+    assert envelope.error.code == "router.upstream_failed"
+
+
+async def test_closing_the_server_sent_events_ends_the_call() -> None:
+    house = House([said(Delta("half"), Pause(50.0), *ANSWER)])
+    stream = house.router.stream("hi", goal="quality")
+    async with aclosing(stream.sse()) as pieces:
+        await anext(pieces)
+        assert house.left_open == 1
+    assert house.left_open == 0
+
+
+async def test_an_events_json_has_its_name_and_reads_back() -> None:
+    house = House([said(Delta("half"), ProviderFault("reset"))])
+    events = await events_of(house, fallback={"models": [], "maxRetries": 0})
+    assert [event.to_dict()["event"] for event in events] == [event.event for event in events]
+    assert events[1].to_json() == '{"event":"output.delta","id":2,"data":{"text":"half","attempt":1}}'
+    assert [msgspec.json.decode(event.to_json(), type=RouteEvent) for event in events] == events
 
 
 async def test_a_plain_call_and_a_stream_give_the_same_answer_at_the_same_price() -> None:
@@ -98,8 +197,8 @@ async def test_a_caller_may_ask_for_an_error_instead_of_a_restart() -> None:
     assert [event.event for event in events] == ["route.started", "output.delta", "error"]
     last = events[-1]
     assert isinstance(last, StreamError)
-    assert last.data["error"]["code"] == "router.upstream_failed"
-    assert last.data["error"]["request_id"].startswith("req_")
+    assert last.data.error.code == "router.upstream_failed"
+    assert (last.data.error.request_id or "").startswith("req_")
 
 
 async def test_a_stalled_stream_ends_at_the_deadline() -> None:
@@ -193,10 +292,12 @@ async def test_a_closed_stream_begins_no_call() -> None:
     assert [piece async for piece in stream.text()] == []
     with pytest.raises(RuntimeError, match="left before its end"):
         _ = stream.result
+    with pytest.raises(RuntimeError, match="left before its first content"):
+        await stream.start()
+    assert house.good.calls == []
     async with house.router.stream("hi", goal="quality") as begun:
         await anext(begun)
     assert [event async for event in begun] == []
-    assert house.good.calls == []
 
 
 async def test_two_tasks_cannot_read_one_stream_and_the_first_goes_on() -> None:
@@ -207,7 +308,6 @@ async def test_two_tasks_cannot_read_one_stream_and_the_first_goes_on() -> None:
         events.extend([event async for event in stream])
 
     async with house.router.stream("hi", goal="quality") as stream, anyio.create_task_group() as group:
-        await anext(stream)
         group.start_soon(read, stream)
         await house.clock.advance(0.5)
         with pytest.raises(RuntimeError, match="two tasks read this stream at once"):
@@ -232,8 +332,7 @@ async def test_closing_ends_the_wait_of_a_reader_and_calls_no_other_model(moment
         await stream.aclose()
         assert house.left_open == 0
     assert house.clock.monotonic() < 2.0
-    assert events[0] == "route.started"
-    assert "error" not in events
+    assert events == (["route.started", "output.delta"] if moment > 1.0 else [])
     assert house.spare.calls == []
     (trace,) = await traces_in(storage)
     assert (trace.status, trace.spans[-1].status) == ("cancelled", "cancelled")

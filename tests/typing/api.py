@@ -355,7 +355,7 @@ def tell(event: RouteEvent) -> str:
         case RouteCompleted():
             return event.data.output
         case StreamError():
-            return str(event.data["error"])
+            return event.data.error.code
         case other:
             assert_never(other)
 

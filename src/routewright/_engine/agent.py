@@ -112,7 +112,7 @@ class Run:
             if self._resumed is not None and (self._resumed.results or self._resumed.approved):
                 run.resume(self._resumed.results, self._resumed.approved, self._now_ms())
                 await self._checkpoints.try_keep(state)  # from here on it cannot be resumed again
-            yield wire.RunStarted(next(ids), self._started(self.trace_id))
+            yield wire.RunStarted(next(ids), self._started())
             while not isinstance(action := run.next(), Ended):
                 first_new = len(state.steps)
                 if isinstance(action, CallModel):
@@ -244,16 +244,17 @@ class Run:
         self._began = self._clock.monotonic() - before_ms / 1000
         return state
 
-    def _started(self, trace_id: str) -> wire.RunStartedData:
-        return wire.RunStartedData(trace_id, self._max_steps, self._request.total_budget_usd)
+    def _started(self) -> wire.RunStartedData:
+        return wire.RunStartedData(self.trace_id, self._max_steps, self._request.total_budget_usd)
 
     def _replay(self, stored: bytes) -> Iterator[wire.AgentEvent]:
         ids, form = count(1), self._settings.form
         response = self.response = _decode_response(stored)
+        self.trace_id = response.trace_id
         self.spent_nanos = nanos_of(response.summary.total_cost_usd)
         if form is not None and response.status == "completed":
             self.data = reread(form, response.output)
-        yield wire.RunStarted(next(ids), self._started(response.trace_id))
+        yield wire.RunStarted(next(ids), self._started())
         for step in response.steps:
             yield wire.StepStarted(next(ids), wire.StepStartedData(step.number, step.action, step.tool))
             yield wire.StepCompleted(next(ids), step)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from math import inf
 from typing import Self, assert_never
 
 import anyio
-import msgspec
 
 from routewright import wire
 from routewright._core.attempts.record import Attempt
@@ -34,8 +33,9 @@ class Stream:
                 print(text, end="")
         print(stream.result.routing.cost_usd)
 
-    Iterating over the stream itself yields the events of ``POST /v1/route`` as structs; the last is ``route.completed``
-    or ``error``. Leaving the context ends the call, even while another task reads. Only one task may read."""
+    Iterating over the stream itself yields the events of ``POST /v1/route`` as structs. The first comes with the first
+    content, so an error before it is raised; the last is ``route.completed``, or ``error`` for one after it. Leaving
+    the context ends the call, even while another task reads. Only one task may read."""
 
     def __init__(self, engine: Engine, request: RawRequest | Read, caller: wire.Caller) -> None:
         self._engine = engine
@@ -48,8 +48,8 @@ class Stream:
         self._error: RouterError | None = None
         """Why it failed."""
         self._admission: Admission | None = None
-        self._replay: deque[wire.RouteEvent] | None = None
-        """Events of an earlier call with the same idempotency key, or of a cached answer."""
+        self._ready = deque[wire.RouteEvent]()
+        """Events that wait for the first content or for the reader."""
         self._event_id = 0
         self._thoughts_sent: tuple[int, int] = 0, 0
         """The attempt whose thoughts were sent last, and the number sent."""
@@ -84,14 +84,28 @@ class Stream:
             raise RuntimeError("two tasks read this stream at once; use one reader, or one stream per task")
         self._reading = True
         try:
-            if self._replay:
-                return self._replay.popleft()
+            if self._ready:
+                return self._ready.popleft()
             if self._answer is not None or self._closed:
                 raise StopAsyncIteration
             execution = self._execution
             if execution is None:
-                return await self._begin()
-            while execution.machine.end is None:
+                execution = await self._begin()
+                if execution is None:
+                    return self._ready.popleft()
+            # A status, or anything else that the reader sends on, cannot be taken back. So ``route.started`` and the
+            # fallbacks after it wait in ``_ready`` for the first content: a call that fails before it raises, and its
+            # reader can still answer 502 (contract 1).
+            # test_nothing_comes_before_the_first_content, test_a_failure_before_content_is_raised
+            event: wire.RouteEvent | None = None
+            while event is None:
+                if execution.machine.end is not None:
+                    served = execution.call.served
+                    if served is not None and served.thoughts is not None:  # after its last word
+                        event = self._thought(served)
+                    if event is None:
+                        event = await self._end_event(execution)
+                    break
                 chunk, self._after_thought = self._after_thought, None
                 try:
                     chunk = chunk or await execution.next()
@@ -103,27 +117,45 @@ class Stream:
                     raise StopAsyncIteration
                 exchange = execution.exchange
                 if exchange is not None and exchange.attempt.thoughts is not None and chunk is not None:
-                    thought = self._thought(exchange.attempt)
-                    if thought is not None:
+                    event = self._thought(exchange.attempt)
+                    if event is not None:
                         self._after_thought = chunk
-                        return thought
+                        break
                 if type(chunk) is wire.Delta:
                     self._event_id += 1
                     number = 0 if exchange is None else exchange.attempt.number
-                    return wire.OutputDelta(self._event_id, wire.OutputData(chunk.text, number))
-                event = None if chunk is None else self._event(chunk, execution)
-                if event is not None:
-                    return event
-            served = execution.call.served
-            if served is not None and served.thoughts is not None:  # after its last word
-                thought = self._thought(served)
-                if thought is not None:
-                    return thought
-            return await self._end_event(execution)
+                    event = wire.OutputDelta(self._event_id, wire.OutputData(chunk.text, number))
+                elif chunk is not None:
+                    event = self._event(chunk, execution)
+                    if self._ready and type(event) is wire.RouteFallback:
+                        self._ready.append(event)
+                        event = None
+            if self._ready:
+                self._ready.append(event)
+                return self._ready.popleft()
+            return event
         finally:
             self._reading = False
             if self._read is not None:
                 self._read.set()
+
+    async def start(self) -> None:
+        """Wait for the first content: text, a tool call, or the end of an empty answer. ``headers`` are set then, and
+        later errors are events. Raises as ``Router.route`` if the call fails before."""
+        self.raise_failure()
+        if self._call is None and self._answer is None:
+            event = await anext(self, None)
+            if event is None:
+                raise RuntimeError("the stream was left before its first content; make a new one")
+            self._ready.appendleft(event)
+
+    async def sse(self) -> AsyncGenerator[bytes]:
+        """The events as ``POST /v1/route`` sends them, each with its empty line, for a response of type
+        ``text/event-stream``. Call ``start`` first, to answer an early error with a status of its own. Closing the
+        generator ends the call."""
+        async with self:
+            async for event in self:
+                yield event.to_sse()
 
     def text(self) -> StreamText:
         """Iterate over the answer's text. A fault after the first piece always raises, since text cannot mark earlier
@@ -144,12 +176,12 @@ class Stream:
 
     @property
     def headers(self) -> dict[str, str]:
-        """HTTP rate-limit headers (``Answer.headers``), set with the first event."""
+        """HTTP rate-limit headers (``Answer.headers``), set once it has started."""
         return self._headers
 
     @property
     def trace_id(self) -> str | None:
-        """Id of the call's trace; None before the first event."""
+        """Id of the call's trace; None before the call is admitted."""
         if self._answer is not None:
             return self._answer.trace_id
         return None if self._call is None else self._call.id
@@ -185,6 +217,7 @@ class Stream:
         await self._leave()
 
     async def _leave(self) -> None:
+        self._ready.clear()
         execution, call = self._execution, self._call
         if execution is None or call is None or self._answer is not None:
             await self._give_back()
@@ -209,8 +242,9 @@ class Stream:
             admission.release()
             await self._engine.log.write_last(admission.trace_id)
 
-    async def _begin(self) -> wire.RouteEvent:
-        """Admit the call and choose a model. Returns the first event, on a replay that of the earlier answer."""
+    async def _begin(self) -> Execution | None:
+        """Admit the call and choose a model, with ``route.started`` in ``_ready``. None: the content is there, too,
+        that of an earlier call with the same idempotency key or of a cached answer."""
         engine = self._engine
         try:
             request = self._request
@@ -224,15 +258,16 @@ class Stream:
                 start = await engine.start(admission, read, whole=False)
                 if not isinstance(start, Execution):
                     self._answer = await engine.replay(start, self._caller)
-                    self._replay = deque(events_again(self._answer.response))
+                    self._ready.extend(events_again(self._answer.response))
                     await self._give_back()
-                    return self._replay.popleft()
+                    return None
                 execution = start
                 self._headers = admission.headers
         except BaseException as error:
             self._closed = True
             if isinstance(error, RouterError):
                 error.request_id = error.request_id or engine.ids("req_")
+                self._error = error
             self._tell(error)
             await self._give_back()
             raise
@@ -249,11 +284,12 @@ class Stream:
         started = wire.StartedData(call.id, wire.StartedRouting(model, chain, call.policy_version, ignored))
         if served is not None:  # served from the cache
             started = wire.StartedData(call.id, wire.StartedRouting(served.model, chain, call.policy_version))
-            self._replay = deque(events_before_end(started, served.output, served.tool_calls))
-            self._event_id = len(self._replay)
-            return self._replay.popleft()
+            self._ready.extend(events_before_end(started, served.output, served.tool_calls))
+            self._event_id = len(self._ready)
+            return None
         self._event_id = 1
-        return wire.RouteStarted(1, started)
+        self._ready.append(wire.RouteStarted(1, started))
+        return execution
 
     def _tell(self, error: BaseException | None) -> None:
         if self._admission is not None:
@@ -293,7 +329,10 @@ class Stream:
                 await self._give_back()
         if self._error is None:
             return wire.RouteCompleted(self._event_id + 1, self._answer.response)
-        return wire.StreamError(self._next_id(), msgspec.to_builtins(wire.error_envelope(self._error)))
+        if self._ready:  # nothing was handed out yet
+            self._ready.clear()
+            raise_failure(self._error)
+        return wire.StreamError(self._next_id(), wire.error_envelope(self._error))
 
     def _next_id(self) -> int:
         self._event_id += 1

@@ -22,13 +22,13 @@ from routewright.trace import TraceStore
 from routewright.wire.timestamps import span_of
 
 from .bodies import Bodies
-from .errors import envelope, to_client_error
+from .errors import fit, to_client_error
 from .exchange import JSON, Exchange, while_connected
 from .exchange import Scope as AsgiScope
 from .sse import EventStream, Frame, Frames
 
-_CONTENT = (wire.OutputDelta, wire.ToolCallDelta, wire.RouteCompleted, wire.StepCompleted, wire.RunCompleted)
-"""Events that end the holding back of a stream."""
+_BEFORE_CONTENT = (wire.RunStarted, wire.StepStarted)
+"""Events that wait for the first content. Those of a call come with it."""
 Decode = Callable[[bytes], wire.RouteRequest]
 """Makes a request from the body of another API. Raises ``ValidationFailed``."""
 Authenticate = Callable[[AsgiScope], wire.Caller | Awaitable[wire.Caller]]
@@ -239,20 +239,13 @@ class EventFrames:
             async for event in events:
                 if isinstance(event, wire.StreamError) and isinstance(self.stream, Stream):
                     self.stream.raise_failure()
-                if isinstance(event, wire.RouteStarted | wire.RunStarted):
-                    self._exchange.trace_id = event.data.trace_id
                 self._last_id = event.id
-                body = _encode_event(event.event, event.id, msgspec.json.encode(event.data))
-                yield Frame(body, isinstance(event, _CONTENT))
+                yield Frame(event.to_sse(), not isinstance(event, _BEFORE_CONTENT))
 
     def error_frame(self, error: Exception) -> bytes:
         """The event ``error``."""
-        body = envelope(to_client_error(error, self._exchange.request_id))
-        return _encode_event(wire.StreamError.event, self._last_id + 1, body)
-
-
-def _encode_event(name: str, number: int, data: bytes) -> bytes:
-    return b"event: %s\nid: %d\ndata: %s\n\n" % (name.encode(), number, data)
+        client_error = to_client_error(error, self._exchange.request_id)
+        return fit(wire.StreamError(self._last_id + 1, wire.error_envelope(client_error)).to_sse())
 
 
 async def decide(service: Service, exchange: Exchange, caller: wire.Caller, _: NoQuery) -> None:

@@ -111,6 +111,8 @@ class EventStream:
                 error_frame = self._frames.error_frame(shutdown_error())
                 await self._exchange.send_shielded(self._exchange.send_piece(error_frame, more=False))
             raise
+        finally:
+            self._exchange.trace_id = self._frames.stream.trace_id or None
         if self._has_left:
             raise ClientLeft
         if self._error is not None and self._exchange.status is None:

@@ -235,7 +235,7 @@ class CallFrames(ABC):
             async for event in stream:
                 match event:
                     case wire.RouteStarted(data=data):
-                        self.exchange.trace_id = self.trace_id = data.trace_id
+                        self.trace_id = data.trace_id
                         self.model = data.routing.selected_model
                         limit_headers = self._vendor_call.limits(stream.headers, self.exchange.clock.time())
                         self.headers = routing_headers(data, ignored) | limit_headers

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from .account import Durability, Environment
-from .plain import Struct
+from .plain import StreamEvent, Struct, name_events
 from .request import Goal, Message, Strategy, Tool, ToolCall
 from .response import Tokens
 
@@ -105,11 +105,9 @@ class RunStartedData(Struct, frozen=True):
     total_budget_usd: float | None
 
 
-class RunStarted(Struct, frozen=True):
+class RunStarted(StreamEvent, frozen=True, tag="run.started"):
     """The run was admitted."""
 
-    event: ClassVar[str] = "run.started"
-    id: int
     data: RunStartedData
 
 
@@ -122,31 +120,26 @@ class StepStartedData(Struct, frozen=True, omit_defaults=True):
     input: dict[str, Any] = {}
 
 
-class StepStarted(Struct, frozen=True):
+class StepStarted(StreamEvent, frozen=True, tag="step.started"):
     """A step begins."""
 
-    event: ClassVar[str] = "step.started"
-    id: int
     data: StepStartedData
 
 
-class StepCompleted(Struct, frozen=True):
+class StepCompleted(StreamEvent, frozen=True, tag="step.completed"):
     """A step ended, successfully or not."""
 
-    event: ClassVar[str] = "step.completed"
-    id: int
     data: Step
 
 
-class RunCompleted(Struct, frozen=True):
+class RunCompleted(StreamEvent, frozen=True, tag="run.completed"):
     """The end of a stream."""
 
-    event: ClassVar[str] = "run.completed"
-    id: int
     data: AgentResponse
 
 
 AgentEvent = RunStarted | StepStarted | StepCompleted | RunCompleted
+name_events(AgentEvent)
 
 
 class AgentRunCompleted(Struct, frozen=True):

@@ -9,14 +9,14 @@ from msgspec.structs import replace
 
 from .account import Durability, Environment, Expect
 from .agent import AgentRunCompleted
-from .plain import Struct
+from .plain import StreamEvent, Struct, name_events
 from .request import Budget
-from .response import RouteResponse
+from .response import ErrorEnvelope, RouteResponse
 from .trace import copied
 
 
 class StartedRouting(Struct, frozen=True, omit_defaults=True):
-    """The routing decision, sent before the first token."""
+    """The routing decision."""
 
     selected_model: str
     """The model that is called first."""
@@ -33,11 +33,9 @@ class StartedData(Struct, frozen=True):
     routing: StartedRouting
 
 
-class RouteStarted(Struct, frozen=True):
-    """The decision is made and the first model is being called."""
+class RouteStarted(StreamEvent, frozen=True, tag="route.started"):
+    """First event, sent with the first content: the decision, and the model that was called first."""
 
-    event: ClassVar[str] = "route.started"
-    id: int
     data: StartedData
 
 
@@ -48,11 +46,9 @@ class OutputData(Struct, frozen=True, gc=False):
     attempt: int
 
 
-class OutputDelta(Struct, frozen=True):
+class OutputDelta(StreamEvent, frozen=True, tag="output.delta"):
     """A piece of output. A later ``route.fallback`` with ``restart`` discards those of earlier attempts."""
 
-    event: ClassVar[str] = "output.delta"
-    id: int
     data: OutputData
 
 
@@ -67,11 +63,9 @@ class ReasoningData(Struct, frozen=True, omit_defaults=True):
     attempt: int
 
 
-class ReasoningDelta(Struct, frozen=True):
+class ReasoningDelta(StreamEvent, frozen=True, tag="reasoning.delta"):
     """A model's reasoning, sent with the first text or tool call after it."""
 
-    event: ClassVar[str] = "reasoning.delta"
-    id: int
     data: ReasoningData
 
 
@@ -85,11 +79,9 @@ class ToolCallData(Struct, frozen=True, gc=False):
     attempt: int
 
 
-class ToolCallDelta(Struct, frozen=True):
+class ToolCallDelta(StreamEvent, frozen=True, tag="tool_call.delta"):
     """A piece of a tool call."""
 
-    event: ClassVar[str] = "tool_call.delta"
-    id: int
     data: ToolCallData
 
 
@@ -102,31 +94,26 @@ class FallbackData(Struct, frozen=True):
     restart: bool
 
 
-class RouteFallback(Struct, frozen=True):
+class RouteFallback(StreamEvent, frozen=True, tag="route.fallback"):
     """An attempt failed and another one begins."""
 
-    event: ClassVar[str] = "route.fallback"
-    id: int
     data: FallbackData
 
 
-class RouteCompleted(Struct, frozen=True):
+class RouteCompleted(StreamEvent, frozen=True, tag="route.completed"):
     """Last event of a successful stream."""
 
-    event: ClassVar[str] = "route.completed"
-    id: int
     data: RouteResponse
 
 
-class StreamError(Struct, frozen=True):
+class StreamError(StreamEvent, frozen=True, tag="error"):
     """Last event of a failed stream. ``data`` is the error envelope (spec 7)."""
 
-    event: ClassVar[str] = "error"
-    id: int
-    data: dict[str, Any]
+    data: ErrorEnvelope
 
 
 RouteEvent = RouteStarted | OutputDelta | ReasoningDelta | ToolCallDelta | RouteFallback | RouteCompleted | StreamError
+name_events(RouteEvent)
 
 
 FallbackReason = Literal["upstream_5xx", "timeout", "budget", "safety"]

@@ -104,6 +104,24 @@ class Struct(PlainData, msgspec.Struct, frozen=True):
         return json_schema
 
 
+class StreamEvent(Struct, frozen=True, tag_field="event"):
+    """Base of the events of a stream. ``event`` is the name, ``data`` the payload; ``id`` counts from 1."""
+
+    event: ClassVar[str]
+    id: int
+    data: object
+
+    def to_sse(self) -> bytes:
+        """The event as the HTTP API sends it, with the empty line that ends it."""
+        return b"event: %s\nid: %d\ndata: %s\n\n" % (self.event.encode(), self.id, json.encode(self.data))
+
+
+def name_events(union: Any) -> None:
+    """Set ``event`` of the members of a union to their tags."""
+    for kind in get_args(union):
+        kind.event = kind.__struct_config__.tag
+
+
 def preformatted(text: str) -> str:
     """A text as HTML, for notebooks. Surrogates become question marks, since they have no UTF-8."""
     return f"<pre>{escape(text.encode(errors='replace').decode())}</pre>"
