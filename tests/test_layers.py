@@ -47,10 +47,10 @@ CORE_ORDER = (
     "accounts/wait_queue call routing/choice outcome agent/record catalogue/price_list"
 ).split()
 ENGINE_ORDER = (
-    "context request_input storage readiness retention webhooks capture counting answer "
-    "hooks prompt_caches shared_limits declarations fleet trace_writer trace_log admission decide discovery guardrails "
-    "calibration part cache tool_calls classify provider_exchange execute hedge route many steps stream prepared "
-    "checkpoints turns agent"
+    "context request_input storage retention webhooks capture counting answer "
+    "hooks prompt_caches shared_limits declarations fleet trace_writer readiness trace_log admission decide discovery "
+    "guardrails calibration part cache tool_calls classify provider_exchange execute hedge route many steps stream "
+    "prepared checkpoints turns agent"
 ).split()
 """``route`` imports all that the pipeline goes through; only what starts a pipeline imports ``route``."""
 PURE = set(

@@ -352,7 +352,7 @@ class Parts:
     @cached_property
     def readiness(self) -> Readiness:
         """Checks that the storage can be read and written."""
-        return Readiness(self.storage, lambda: self.log.writer.is_stuck, self.worker, self.settings.clock)
+        return Readiness(self.storage, self.log.writer, self.worker, self.settings.clock)
 
     @property
     def trace_counts(self) -> TraceCounts:
@@ -462,7 +462,7 @@ class Parts:
                 closing.push_async_callback(self._by, started_at + STORAGE_BY_S, self.coordination.aclose)
             closing.push_async_callback(close_providers)
             closing.callback(self.hooks.close)
-            closing.callback(self._log.writer.close)
+            closing.push_async_callback(self._log.writer.close)
             await self._by(started_at + CALLS_BY_S, self._log.all_ended)
             await self._by(started_at + TRACES_BY_S, self._log.writer.write)
 

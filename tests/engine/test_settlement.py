@@ -318,6 +318,53 @@ async def test_a_booked_settlement_is_never_booked_twice(odd: Odd) -> None:
     assert bank.router.trace_counts.waiting == 0
 
 
+@pytest.mark.parametrize("then", [StorageUnavailable("no sync"), ValueError("odd")], ids=["away", "refused"])
+async def test_no_bill_is_called_lost_that_is_in_the_ledger(
+    odd: Odd, then: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Booked by hand it would count twice."""
+    bank, storage = await odd()
+    settle = storage.accounts.settle
+
+    async def books_and_fails(*asked: Any) -> Any:
+        await settle(*asked)
+        raise then
+
+    storage.accounts.settle = books_and_fails  # type: ignore[method-assign]
+    await bank.route(idempotency_key="k")
+    await bank.router.aclose()
+    assert await bank.purse() == (LIMIT, COST, 0)
+    assert "lost" not in caplog.text
+    assert bank.router.trace_counts.unbilled == 0
+
+
+async def test_a_bill_that_nobody_can_look_for_may_be_lost(odd: Odd, caplog: pytest.LogCaptureFixture) -> None:
+    bank, storage = await odd()
+    storage.away = (Facts,)
+
+    async def scan(*asked: Any, **more: Any) -> Any:
+        raise StorageUnavailable("away")
+
+    answer = await bank.route(idempotency_key="k")
+    storage.scan = scan  # type: ignore[method-assign]
+    await bank.router.aclose()
+    (line,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert line.startswith(f"money may be lost: look in the ledger for call {answer.trace_id} of account acme (cost ")
+
+
+async def test_a_call_that_runs_out_of_time_says_nothing_about_the_storage(
+    odd: Odd, caplog: pytest.LogCaptureFixture
+) -> None:
+    bank, storage = await odd([Pause(5.0), *ANSWER])
+    storage.takes_s = 0.5
+    with pytest.raises(RouterTimeoutError):
+        await bank.route(timeout_ms=2_000)
+    await bank.clock.sleep(5.0)
+    assert caplog.messages == []
+    (row,) = await bank.rows()
+    assert row.cost_range_nanos is not None
+
+
 # The same of one storage that is not immediate
 
 TERMS = [account(monthly_nanos=LIMIT)]

@@ -7,7 +7,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,28 @@ import anyio
 import httpx2
 import pytest
 
-from routewright import MemoryStorage, Model, Policy, Pricing, Router, Settings, SqliteStorage, ValidationFailed
+from routewright import (
+    Console,
+    MemoryStorage,
+    Model,
+    Policy,
+    Pricing,
+    Router,
+    Settings,
+    SqliteStorage,
+    ValidationFailed,
+)
 from routewright._engine import readiness
 from routewright._engine.readiness import LEFT_S, WRITE_EVERY_S
 from routewright._runtime.worker import Detached
 from routewright.backends import tokens
 from routewright.errors import StorageFull, StorageUnavailable, UnsupportedWrite
+from routewright.protocols import Facts
 from routewright.server import create_admin, create_app
 from routewright.server.metrics import Metrics
 from routewright.testing import FakeClock, ScriptedProvider
-from routewright.wire import DeleteResults, PutTrace
+from routewright.wire import Ask, Caller, PutSnapshot, PutTrace
+from tests.engine.faulty_storage import Behind
 from tests.tables import table
 
 from .asgi_request import ask
@@ -109,7 +122,7 @@ class Unwritten:
 
 
 async def test_it_is_not_ready_if_writing_fails_which_is_tried_now_and_then() -> None:
-    clock, storage = FakeClock(0.0), Unwritten(DeleteResults)
+    clock, storage = FakeClock(0.0), Unwritten(PutSnapshot)
     admin = create_admin(Router.sandbox(storage=storage, settings=Settings(clock=clock)))
     for _ in range(3):
         told = await ask(admin, "/readyz")
@@ -124,14 +137,14 @@ async def test_a_successful_write_is_trusted_for_a_moment() -> None:
     clock, storage = FakeClock(0.0), Unwritten()
     admin = create_admin(Router.sandbox(storage=storage, settings=Settings(clock=clock)))
     assert (await ask(admin, "/readyz")).status == 200
-    storage.kinds = (DeleteResults,)
+    storage.kinds = (PutSnapshot,)
     assert (await ask(admin, "/readyz")).status == 200
     await clock.sleep(WRITE_EVERY_S)
     assert (await ask(admin, "/readyz")).status == 503
 
 
 async def test_a_storage_of_traces_alone_is_ready() -> None:
-    storage = Unwritten(DeleteResults, fault=UnsupportedWrite("DeleteResults"))
+    storage = Unwritten(PutSnapshot, fault=UnsupportedWrite("PutSnapshot"))
     assert (await ask(create_admin(Router.sandbox(storage=storage)), "/readyz")).status == 200
 
 
@@ -151,12 +164,73 @@ async def test_it_is_not_ready_while_traces_cannot_be_written() -> None:
     await router.aclose()
 
 
-async def test_it_is_not_ready_while_another_process_has_the_store_locked(tmp_path: Path) -> None:
+async def test_it_says_what_the_last_write_said_and_tries_again_in_five_seconds() -> None:
+    clock = FakeClock(0.0)
+    kept = MemoryStorage(clock=clock)
+    await Console(kept, clock=clock).create_account("acme", plan="pro")
+    storage = Behind(kept, clock)
+    router = Router.sandbox(storage=storage, settings=Settings(clock=clock))
+    admin = create_admin(router)
+    assert (await ask(admin, "/readyz")).status == 200
+    storage.away = (Ask, Facts, PutSnapshot)  # as if its disk were full
+    with pytest.raises(StorageUnavailable):
+        await router.route("Hello", caller=Caller("acme"))
+    for _ in range(2):
+        told = await ask(admin, "/readyz")
+        assert (told.status, told.json["problem"]) == (503, "the storage cannot be written: the last write failed")
+    await clock.sleep(WRITE_EVERY_S)
+    told = await ask(admin, "/readyz")
+    assert (told.status, told.json["problem"]) == (503, "the storage cannot be written: storage_unavailable")
+    storage.away = ()
+    await router.route("Hello", caller=Caller("acme"))
+    assert (await ask(admin, "/readyz")).status == 200
+    await router.aclose()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of two megabytes."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        mounted = False
+    if not mounted:
+        pytest.skip("only root may mount a small disk")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+async def test_it_is_not_ready_on_a_disk_that_is_full(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "WRITE_EVERY_S", 0.0)
+    router = Router.sandbox(storage=SqliteStorage(small_disk / "traces.db"))
+    admin = create_admin(router)
+    assert [(await ask(admin, "/readyz")).status for _ in range(2)] == [200] * 2
+    filler = small_disk / "filler"
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(1_000))
+    told = [await ask(admin, "/readyz") for _ in range(2)]
+    assert [(each.status, each.json.get("problem")) for each in told] == [
+        (503, "the storage cannot be written: storage_unavailable")
+    ] * 2
+    filler.unlink()
+    assert (await ask(admin, "/readyz")).status == 200
+    await router.aclose()
+
+
+async def test_it_is_not_ready_while_another_process_has_the_store_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readiness, "WRITE_EVERY_S", 0.0)
     path = tmp_path / "traces.db"
     router = Router.sandbox(storage=SqliteStorage(path))
     await router.route("Hello")
     await router.flush()
     admin = create_admin(router, ready_s=0.2)
+    assert (await ask(admin, "/readyz")).status == 200  # that of the trace
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     told = await ask(admin, "/readyz")
@@ -278,6 +352,7 @@ def test_without_the_extra_metrics_is_404_and_names_it() -> None:
 import sys; sys.modules["prometheus_client"] = None
 import anyio
 from routewright import Router
+from routewright.protocols import Facts
 from routewright.server import create_admin
 from tests.server.asgi_request import ask
 admin = create_admin(Router.sandbox())

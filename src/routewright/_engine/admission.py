@@ -251,6 +251,9 @@ class Admission(Struct, eq=False):
                     raise
                 await shared.clock.sleep(wait_s)
                 continue
+            except StorageUnavailable:
+                shared.queue.last_write = False
+                raise
             self.is_unadmitted = False
             if isinstance(reply, wire.Grant):
                 if self.grant is None:

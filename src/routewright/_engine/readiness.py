@@ -18,20 +18,23 @@ from routewright.errors import InternalError, RouterError, StorageUnavailable, U
 from routewright.protocols import Clock, Storage
 
 from .storage import GuardedStorage, storage_faults
+from .trace_writer import TraceWriter
 
 LEFT_S = 10.0
 """Time-out of a probe; then a new one may start."""
 WRITE_EVERY_S = 5.0
 """Least interval between two test writes."""
+_PROBE = wire.CatalogueSnapshot("snapshot_of_readiness", "", ())
+"""No trace names it, so it is swept a day after the last probe."""
 
 
 class Readiness:
     """Probes if a storage can be read and written. A hanging probe continues in the background."""
 
-    def __init__(self, storage: Storage, is_stuck: Callable[[], bool], worker: Worker, clock: Clock) -> None:
-        """``is_stuck``: traces are queued and cannot be written."""
+    def __init__(self, storage: Storage, writer: TraceWriter, worker: Worker, clock: Clock) -> None:
+        """``writer`` says how the last write went."""
         self._storage = storage
-        self._is_stuck = is_stuck
+        self._writer = writer
         self._worker = worker
         self._clock = clock
         worker.renewals.add(self)
@@ -58,10 +61,15 @@ class Readiness:
             unread = await _fault("read", partial(self._storage.read, wire.SYSTEM_ACCOUNT, wire.CurrentRetention()))
             if unread is not None:
                 return unread
-            if self._is_stuck():
+            if self._writer.is_stuck:
                 return "the storage cannot be written: traces wait"
             now = self._clock.monotonic()
-            if now - self._tried_at >= WRITE_EVERY_S:
+            has_written = self._writer.last_write
+            self._writer.last_write = None
+            if has_written is not None:
+                self._unwritten = None if has_written else "the storage cannot be written: the last write failed"
+                self._tried_at = now
+            elif now - self._tried_at >= WRITE_EVERY_S:
                 self._step = "written"
                 self._unwritten = await _fault("written", self._write)
                 self._tried_at = now
@@ -69,8 +77,10 @@ class Readiness:
         return self._late(longest_s)
 
     async def _write(self) -> None:
+        """Store a small row anew: a write that changes nothing needs no room, and succeeds on a full disk."""
+        probe = wire.PutSnapshot(_PROBE, at=self._clock.time(), durability="committed")
         with suppress(UnsupportedWrite):  # a storage that keeps only traces; it answers all the same
-            await self._storage.apply(wire.SYSTEM_ACCOUNT, [wire.DeleteResults()])  # the system account has none
+            await self._storage.apply(wire.SYSTEM_ACCOUNT, [probe])
 
     def _late(self, seconds: float) -> str:
         return f"the storage was not {self._step} within {seconds:g} s"

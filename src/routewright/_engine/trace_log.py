@@ -318,7 +318,8 @@ class TraceLog:
                 if await writer.settle(pending, call.deadline):
                     writer.fails = False
             except errors.StorageUnavailable as error:
-                writer.note(error)
+                if self.clock.monotonic() < call.deadline:  # else the call's time has run out, not the storage's
+                    writer.note(error)
             finally:
                 pending.is_settling = False
                 if writer.queue.get(call.id) is pending:
@@ -339,12 +340,13 @@ class TraceLog:
 
     async def write_last(self, trace_id: str) -> None:
         """Write the trace of a call whose Router was closed while it ran, or drop it: the background has stopped."""
-        if self.writer.is_closed and trace_id in self.writer.queue:
+        pending = self.writer.queue.get(trace_id)
+        if self.writer.is_closed and pending is not None:
             try:
                 with self.clock.deadline(self.clock.monotonic() + GIVE_BACK_S, shield=True):
                     await self.writer.write()
             finally:
-                self.writer.lose(trace_id)
+                await self.writer.abandon(pending)
 
     def announce(self, changes: Sequence[wire.PolicyChanged], environment: wire.Environment) -> None:
         """Store events of policy changes, and call the hooks. Never fails or waits. Processes that publish the same

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
 from math import inf
@@ -28,7 +29,7 @@ from routewright.wire.money import usd_text
 from .capture import redacting
 from .hooks import Hooks
 from .retention import Snapshots
-from .storage import Timeouts, checked_written, unfit, write_all
+from .storage import GuardedStorage, Timeouts, checked_written, unfit, write_all
 
 QUEUE = 10_000
 """The most calls in the queue: some 20 MB, and their metadata. Calls to settle are queued beyond it."""
@@ -39,7 +40,10 @@ AT_ONCE = 32
 """Accounts written at a time."""
 SEEMS_DOWN = 3
 """A pass stops after this many accounts failed and none succeeded."""
+LOOK_S = 0.25
+"""How long closing looks in the ledger for what was written although the storage did not say so."""
 
+_CLOSED = "the router was closed before it was written"
 _log = logging.getLogger(__name__)
 
 
@@ -130,6 +134,8 @@ class TraceWriter:
         """Accounts that failed in this pass."""
         self._wrote = False
         """This pass wrote something."""
+        self.last_write: bool | None = None
+        """True if the last write to the storage succeeded; None: there was none since the last readiness probe."""
 
     @property
     def counts(self) -> TraceCounts:
@@ -182,19 +188,38 @@ class TraceWriter:
         return pending if query.environment in (None, pending.call.environment) else None
 
     def lose(self, trace_id: str) -> None:
-        """Drop a call if it is still queued."""
+        """Drop a call if it is still queued; nothing has tried to write it."""
         pending = self.queue.get(trace_id)
         if pending is not None and self._remove(pending):
-            self._give_up(pending, "the router was closed before it was written")
+            self._give_up(pending, _CLOSED)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Accept nothing more, and drop what is still queued."""
         self.is_closed = True
-        rest = self._all()
+        if lost := await self.abandon(*self._all()):
+            _log.warning("the router was closed before %d of its traces could be written: these are lost", lost)
+
+    async def abandon(self, *rest: Pending) -> int:
+        """Drop calls that are still queued. Returns how many are lost: not those that a hanging or failing write has
+        booked after all."""
+        lost = 0
+        until = self.clock.monotonic() + LOOK_S
         for pending in rest:
-            self.lose(pending.call.id)
-        if rest:
-            _log.warning("the router was closed before %d of its traces could be written: these are lost", len(rest))
+            if self._remove(pending):
+                is_booked = await self._is_booked(pending.call, until)
+                lost += not is_booked
+                if not is_booked:
+                    self._give_up(pending, _CLOSED, is_certain=is_booked is False)
+                pending.release()
+        return lost
+
+    async def _is_booked(self, call: Recorded, until: float) -> bool | None:
+        """True if the ledger has the rows of a call. None: it cannot be read."""
+        with suppress(RouterError), self.clock.deadline(until, shield=True):
+            query = wire.LedgerRows(request_id=call.id)
+            rows = await GuardedStorage(self.storage).scan(call.caller.account, query, after=None, limit=1)
+            return any(row.kind != "expired" for row in rows)
+        return None
 
     async def flush(self) -> None:
         """Write the whole queue. Raises ``StorageUnavailable`` if some remain, ``InternalError`` if some are lost."""
@@ -345,7 +370,7 @@ class TraceWriter:
                 if isinstance(error, UnsupportedWrite):
                     break
                 continue
-            self._wrote = True
+            self._wrote = self.last_write = True
             if facts_part is not facts:
                 self.refuse(fault)
             if facts_part.claim is not facts.claim:
@@ -353,7 +378,9 @@ class TraceWriter:
             if self._remove(pending) and (stored or self.hooks.any):
                 self.emit(call, [event.event for event in stored])
             return True
-        self._lose_bill(call, text_of(fault))
+        is_booked = await self._is_booked(call, self.clock.monotonic() + LOOK_S)
+        if not is_booked:
+            self._lose_bill(call, text_of(fault), is_certain=is_booked is False)
         self._drop(pending, fault)
         return True
 
@@ -372,7 +399,7 @@ class TraceWriter:
                 _log.info("the storage keeps traces alone: %s", error)
         else:
             results = iter(checked_written(self.storage, writes, written)[len(batch) :] if puts else ())
-            self._wrote = True
+            self._wrote = self.last_write = True
             for pending in batch:
                 events = [put.event.event for put in pending.events]
                 if puts:
@@ -416,25 +443,31 @@ class TraceWriter:
             self._refused += 1
         self.note(error)
 
-    def _give_up(self, pending: Pending, why: str) -> None:
+    def _give_up(self, pending: Pending, why: str, *, is_certain: bool = True) -> None:
         """Count a call that left the queue as lost, with its bill."""
         with self._guard.lock:
             self._lost += 1
-        self._lose_bill(pending.call, why)
+        self._lose_bill(pending.call, why, is_certain=is_certain)
         pending.release()
 
-    def _lose_bill(self, call: Recorded, why: str) -> None:
-        """Count a call that will not be in the ledger, and log the amounts, to be booked by hand."""
+    def _lose_bill(self, call: Recorded, why: str, *, is_certain: bool) -> None:
+        """Count a call that is not in the ledger, and log the amounts, to be booked by hand. Unless ``is_certain``, a
+        write that hangs or failed may have booked it, and the ledger could not be read."""
         if not any(row.cost_nanos or row.charge_nanos or row.cost_range_nanos for row in call.ledger_rows):
             return
         with self._guard.lock:
             self._unbilled += 1
-        message = "money is lost: call %s of account %s (cost $%s, charge $%s) is not in the ledger: %s"
-        _log.error(message, call.id, call.caller.account, usd_text(call.cost_nanos), usd_text(call.charged_nanos), why)
+        fate = "is lost: call %s of account %s (cost $%s, charge $%s) is not in the ledger: %s"
+        if not is_certain:
+            fate = "may be lost: look in the ledger for call %s of account %s (cost $%s, charge $%s): %s"
+        amounts = usd_text(call.cost_nanos), usd_text(call.charged_nanos)
+        _log.error(f"money {fate}", call.id, call.caller.account, *amounts, why)
 
     def note(self, error: Exception) -> None:
         """Remember a fault for ``flush``, and log it unless the last pass had one too."""
         self._last_fault = error.with_traceback(None)  # a traceback would keep its frames alive
+        if isinstance(error, StorageUnavailable):
+            self.last_write = False
         if not self.fails:
             self.fails = True
             _log.warning("traces cannot be written: %s", text_of(error))
