@@ -330,7 +330,7 @@ async def test_no_bill_is_called_lost_that_is_in_the_ledger(
         await settle(*asked)
         raise then
 
-    storage.accounts.settle = books_and_fails  # type: ignore[method-assign]
+    storage.accounts.settle = books_and_fails  # type: ignore[assignment, method-assign]
     await bank.route(idempotency_key="k")
     await bank.router.aclose()
     assert await bank.purse() == (LIMIT, COST, 0)
