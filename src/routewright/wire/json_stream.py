@@ -107,7 +107,7 @@ class JsonObjectStream:
             return "{}"
         ending = _ENDINGS.get(self._state, "") + self._open[:0:-1].translate(_CLOSE)
         if self._state == "text" or len(self._open) > 1:
-            key_end = _TEXT.match(text, self._key_at + 1).end() + 1  # type: ignore[union-attr]
+            key_end = _end_of_string(text, self._key_at + 1) + 1
             ending += f", {text[self._key_at : key_end]}: false"
         comma = "" if self._state in ("{", '"}') and len(self._open) < 2 else ", "
         return f'{"" if self._open else "{"}{ending}{comma}"{INVALID}": {encode(text).decode()}}}'
@@ -117,7 +117,7 @@ class JsonObjectStream:
         end = 0
         while True:
             if self._state in ("key", "text"):
-                end = _TEXT.match(text, end).end()  # type: ignore[union-attr]  # may be empty
+                end = _end_of_string(text, end)
                 if text[end : end + 1] != '"':
                     return end
                 end += 1
@@ -139,3 +139,8 @@ class JsonObjectStream:
                 self._key_at = self._sent + end - 1
             string = "text" if "0" in allowed else "key"
             self._state = string if token == '"' else _NEXT.get(token) or _AFTER[self._open[-1]]
+
+
+def _end_of_string(text: str, start: int) -> int:
+    """Where the valid characters of a string end. The pattern matches an empty one, too."""
+    return next(_TEXT.finditer(text, start)).end()

@@ -38,16 +38,19 @@ class Listing(Struct):
     left_out: dict[str, None] = {}
     logged: str = ""
 
-    def read(self, entries: object, kind: type[E]) -> list[E]:
-        """The entries of a list that are of a kind. The others are left out; if there are no others, this raises."""
+    def read(self, entries: Any, kind: type[E]) -> list[E]:
+        """The entries of a list that are of a kind. The others are left out. Raises ``TypeError`` if it is none, or has
+        only others."""
         results: list[E] = []
-        for entry in convert(entries or [], list):
+        for entry in entries or ():
             try:
                 results.append(convert(entry, kind))
             except MsgspecError:
                 name = entry.get("id", entry.get("name", "")) if isinstance(entry, dict) else entry
                 self.left_out[str(name)] = None
-        return results or convert(entries or [], list[kind])  # type: ignore[valid-type]
+        if entries and not results:
+            raise TypeError("another kind of list")
+        return results
 
     def select(self, provider: str, models: list[Model]) -> list[Model]:
         """The models with a printable name of bounded length, by id. The others are left out, as is a repeated one, and

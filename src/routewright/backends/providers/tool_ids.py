@@ -16,11 +16,7 @@ COMMON_ID = re.compile(".{1,40}", re.DOTALL)
 
 def with_ids(messages: list[Message], form: re.Pattern[str] = COMMON_ID) -> list[Message]:
     """The messages with tool-call ids of this form, different for different calls. The same list if they are so."""
-    ids: list[str] = []
-    for message in messages:
-        if message.tool_calls is not None:
-            for call in message.tool_calls:
-                ids.append(call.id)
+    ids = [call.id for message in messages if message.tool_calls for call in message.tool_calls]
     if not ids or (len({*ids}) == len(ids) and all(map(form.fullmatch, ids))):
         return messages
     # A client sends its whole history with every turn, so an id must be replaced by the same one again, or vendors'
