@@ -86,107 +86,112 @@ class Sign(NamedTuple):
 # overflow, which leaves out models with smaller windows. So what is exact goes first: a code about the request's form,
 # then the place that the error is about, unless it is a text or a size, then phrases of validators, and only then
 # words. See test_an_error_is_read_by_what_it_is_about.
-_SIGNS = r"""
-# Higher rows take precedence. A row is a place, a kind, and several codes or statuses, or one expression. Comments name
-# the vendors of the words below them.
-
-# codes that are more specific than their status
-# OpenAI, with 429: out of credit, or nobody pays; Anthropic, two, with 429: nothing more this month; Moonshot, Z.ai,
-# with 429: out of credit; the last one: several
-code auth insufficient_quota billing_hard_limit_reached billing_not_active contract_spend_limit_reached
-code auth enforced_spend_limit_reached exceeded_current_quota_error 1113 access_terminated
-# OpenRouter, with 402: other calls hold it; llama.cpp, at times with 500; Z.ai
-code rate_limited openrouter_in_flight_budget
-code context_overflow exceed_context_size_error 1261
-
-# messages that are more specific than their status
-# xAI, with 429 or 403, and Fireworks, with 412
-text auth used all available credits|reached its monthly spending limit|reaching the monthly spending limit
-# Groq, with 413, and OpenAI, with 429: more at once than a minute's limit
-text request request too large for .{0,200}tokens per min
-# llama.cpp and llama-cpp-python, servers before vLLM and SGLang, and LiteLLM, with 500
-text context_overflow context (size|length|window) (has been |was )?exceeded|maximum context length is
-text context_overflow exceeds? (the )?(available )?context (size|window)|longer than the maximum model length
-text context_overflow (greater|longer) than the (model's )?context length|windowexceeded(?!.{0,200}string too long)
-
-# statuses with one meaning; out of credit (402): this key does not get served, another may
-status malformed [123]..
-status server [5-9]..
-status auth 401 402
-status timeout 408
-# OpenAI and Anthropic: their own clients try again; Hugging Face: what it depends on failed; Google and Cohere:
-# cancelled, and not by us
-status server 409 424 499
-status rate_limited 429
-
-# codes, if the status is ambiguous; base_resp.* are MiniMax's, with 200
-# OpenAI and many others; Anthropic; GitHub, two
-code context_overflow context_length_exceeded request_too_large model_max_prompt_tokens_exceeded tokens_limit_reached
-# OpenAI; Azure, two; Alibaba; New API; StepFun; Volcengine, two
-code refused content_policy_violation invalid_prompt moderation_blocked base_resp.1026 base_resp.1027
-code refused content_filter responsibleaipolicyviolation data_inspection_failed sensitive_words_detected
-code refused censorship_blocked sensitivecontentdetected inputtextsensitivecontentdetected
-# OpenAI, within answers of its Responses API
-code refused bio_policy misalignment_policy_violation image_content_policy_violation
-# Groq, with 400 or, of permissions, 403; OpenAI; Mistral; Azure; Together, with 400; Alibaba, with 403
-code model_not_found model_decommissioned model_terms_required model_permission_blocked_project deploymentnotfound
-code model_not_found model_permission_blocked_org invalid_model model_not_found model_not_available model.accessdenied
-# Google, the first with 400; Anthropic, the second with 400, the third as many others
-code auth api_key_invalid permission_denied unauthenticated billing_error organization_on_hold authentication_error
-# OpenAI; Alibaba, with 400: out of credit; MiniMax, the last one: out of credit
-code auth invalid_api_key arrearage base_resp.1004 base_resp.1008
-# many, two; Google; Cerebras, two; Amazon
-code rate_limited rate_limit_error rate_limit_exceeded resource_exhausted base_resp.1002
-code rate_limited too_many_tokens_error token_quota_exceeded throttlingexception
-# Anthropic, the first elsewhere with 504; many; Google, the second: overloaded
-code server timeout_error overloaded_error internal_server_error service_unavailable base_resp.1000 base_resp.1024
-code server internal unavailable deadline_exceeded
-# Groq, with 400: the model wrote a tool call, or JSON, that is none
-code malformed tool_use_failed json_validate_failed
-code timeout base_resp.1001
-# OpenAI and others with its codes, of a parameter or a schema
-code request unknown_parameter unsupported_parameter unsupported_value missing_required_parameter invalid_type
-code request invalid_value invalid_function_parameters invalid_json_schema array_above_max_length
-code request array_below_min_length integer_above_max_value integer_below_min_value decimal_above_max_value
-
-# any place in the request but a text, a size, or the model; then OpenAI, of a text
-param request (?!(PLACES)$).+
-code context_overflow string_above_max_length
-
-# messages, if the code is ambiguous
-text request invalid schema|json schema|input_schema|function_?declarations|\btools(\[\d+\]|\.\d+)|extra_forbidden
-text request (unknown |unsupported ?|missing required |extra )(param|argument|field|name|value|property|input)
-text request unrecognized (request|field|arg)|unexpected (keyword|arg|field)|invalid (type|value)|m value for `?max_
-text refused content (management )?polic|contentpolicyviolation|usage (polic|guideline)|content exists risk
-text refused content filter(?!\w*['"`])|(?<![\w'"`.\[])moderation(?![-\w'"`\]])|was flagged|considered high risk
-text refused (unsafe|sensitive|inappropriate) (content|information|words)|unsafe request|safety system
-# Amazon, Cerebras and others, of tokens too
-text rate_limited please wait before trying|tokens?[ _]per[ _](min|day|hour)|rate limit (is |was )?(reached|exceeded)
-text context_overflow context[ _](length|window|size|limit)|maximum (prompt|input|allowed|allowed input|model) length
-text context_overflow (prompt|input)( \(.{0,40}\))? (is |was )?too (long|large)|prompt exceeds|input exceeds the max
-text context_overflow (prompt|input|message|request)s? (token )?(length|tokens?|count|size)\b.{0,60}(exceed|er than)
-text context_overflow too many (input )?tokens|number of (input )?tokens.{0,60}exceed|more than max tokens
-text context_overflow (model token limit|token limit exceeded|max length exceeded|must have less than \d+ tokens)
-text context_overflow range of input length|reduce the length of|tokens`? \+ `max_new_tokens|max_(model|seq)_len
-text context_overflow max_tokens must be at least 1, got -|input token count.{0,40}only supports|string too long
-text context_overflow request payload size exceeds|body too large for .{0,80}tokens|上下文|输入.{0,6}(过长|超)
-text auth (incorrect|invalid) api key|api key (is )?(not valid|invalid|expired)|balance is too low|enable billing
-text auth reached your specified .{0,20}usage limits|organization has been disabled|user location is not supported
-text model_not_found (invalid|unknown) model|no endpoints found for|non-serverless model|model access denied
-text model_not_found model\b.{0,80}\b(not found|not exist|does not exist|not a valid|not supported in|decommissioned)
-# OpenAI's codes, within answers of its Responses API
-text request (invalid|empty|unsupported|base64|download)_image|\bimage_(too|parse|file)_
-
-# vague codes, if the message says nothing
-# Anthropic, and Ollama of a model that is not there; many; MiniMax: too long a prompt among others
-code server api_error server_error
-code request base_resp.2013
-
-# statuses, if there is nothing else; Groq, with 498: over capacity
-status auth 403
-status context_overflow 413
-status rate_limited 498
-"""
+_SIGNS = (
+    # Higher rows take precedence. A row is a place, a kind, and several codes or statuses, or one expression. Comments
+    # name the vendors of the words below them.
+    # --- codes that are more specific than their status
+    # OpenAI, with 429: out of credit, or nobody pays; Anthropic, two, with 429: nothing more this month; Moonshot,
+    # Z.ai, with 429: out of credit; the last one: several
+    "code auth insufficient_quota billing_hard_limit_reached billing_not_active contract_spend_limit_reached",
+    "code auth enforced_spend_limit_reached exceeded_current_quota_error 1113 access_terminated",
+    # OpenRouter, with 402: other calls hold it; llama.cpp, at times with 500; Z.ai
+    "code rate_limited openrouter_in_flight_budget",
+    "code context_overflow exceed_context_size_error 1261",
+    # --- messages that are more specific than their status
+    # xAI, with 429 or 403, and Fireworks, with 412
+    "text auth used all available credits|reached its monthly spending limit|reaching the monthly spending limit",
+    # Groq, with 413, and OpenAI, with 429: more at once than a minute's limit
+    "text request request too large for .{0,200}tokens per min",
+    # llama.cpp and llama-cpp-python, servers before vLLM and SGLang, and LiteLLM, with 500
+    "text context_overflow context (size|length|window) (has been |was )?exceeded|maximum context length is",
+    "text context_overflow exceeds? (the )?(available )?context (size|window)|longer than the maximum model length",
+    "text context_overflow (greater|longer) than the (model's )?context length"
+    "|windowexceeded(?!.{0,200}string too long)",
+    # --- statuses with one meaning; out of credit (402): this key does not get served, another may
+    "status malformed [123]..",
+    "status server [5-9]..",
+    "status auth 401 402",
+    "status timeout 408",
+    # OpenAI and Anthropic: their own clients try again; Hugging Face: what it depends on failed; Google and Cohere:
+    # cancelled, and not by us
+    "status server 409 424 499",
+    "status rate_limited 429",
+    # --- codes, if the status is ambiguous; base_resp.* are MiniMax's, with 200
+    # OpenAI and many others; Anthropic; GitHub, two
+    "code context_overflow context_length_exceeded request_too_large",
+    "code context_overflow model_max_prompt_tokens_exceeded tokens_limit_reached",
+    # OpenAI; Azure, two; Alibaba; New API; StepFun; Volcengine, two
+    "code refused content_policy_violation invalid_prompt moderation_blocked base_resp.1026 base_resp.1027",
+    "code refused content_filter responsibleaipolicyviolation data_inspection_failed sensitive_words_detected",
+    "code refused censorship_blocked sensitivecontentdetected inputtextsensitivecontentdetected",
+    # OpenAI, within answers of its Responses API
+    "code refused bio_policy misalignment_policy_violation image_content_policy_violation",
+    # Groq, with 400 or, of permissions, 403; OpenAI; Mistral; Azure; Together, with 400; Alibaba, with 403
+    "code model_not_found model_decommissioned model_terms_required model_permission_blocked_project",
+    "code model_not_found model_permission_blocked_org model_not_found invalid_model deploymentnotfound",
+    "code model_not_found model_not_available model.accessdenied",
+    # Google, the first with 400; Anthropic, the second with 400, the third as many others
+    "code auth api_key_invalid permission_denied unauthenticated",
+    "code auth billing_error organization_on_hold authentication_error",
+    # OpenAI; Alibaba, with 400: out of credit; MiniMax, the last one: out of credit
+    "code auth invalid_api_key arrearage base_resp.1004 base_resp.1008",
+    # many, two; Google; Cerebras, two; Amazon
+    "code rate_limited rate_limit_error rate_limit_exceeded resource_exhausted base_resp.1002",
+    "code rate_limited too_many_tokens_error token_quota_exceeded throttlingexception",
+    # Anthropic, the first elsewhere with 504; many; Google, the second: overloaded
+    "code server timeout_error overloaded_error internal_server_error service_unavailable",
+    "code server internal unavailable deadline_exceeded base_resp.1000 base_resp.1024",
+    # Groq, with 400: the model wrote a tool call, or JSON, that is none
+    "code malformed tool_use_failed json_validate_failed",
+    "code timeout base_resp.1001",
+    # OpenAI and others with its codes, of a parameter or a schema
+    "code request unknown_parameter unsupported_parameter unsupported_value missing_required_parameter invalid_type",
+    "code request invalid_value invalid_function_parameters invalid_json_schema array_above_max_length",
+    "code request array_below_min_length integer_above_max_value integer_below_min_value decimal_above_max_value",
+    # --- any place in the request but a text, a size, or the model; then OpenAI, of a text
+    "param request (?!(PLACES)$).+",
+    "code context_overflow string_above_max_length",
+    # --- messages, if the code is ambiguous
+    r"text request invalid schema|json schema|input_schema|function_?declarations|\btools(\[\d+\]|\.\d+)"
+    "|extra_forbidden",
+    "text request (unknown |unsupported ?|missing required |extra )(param|argument|field|name|value|property|input)",
+    "text request unrecognized (request|field|arg)|unexpected (keyword|arg|field)|invalid (type|value)"
+    "|m value for `?max_",
+    "text refused content (management )?polic|contentpolicyviolation|usage (polic|guideline)|content exists risk",
+    r"""text refused content filter(?!\w*['"`])|(?<![\w'"`.\[])moderation(?![-\w'"`\]])|was flagged"""
+    "|considered high risk",
+    "text refused (unsafe|sensitive|inappropriate) (content|information|words)|unsafe request|safety system",
+    # Amazon, Cerebras and others, of tokens too
+    "text rate_limited please wait before trying|tokens?[ _]per[ _](min|day|hour)"
+    "|rate limit (is |was )?(reached|exceeded)",
+    "text context_overflow context[ _](length|window|size|limit)"
+    "|maximum (prompt|input|allowed|allowed input|model) length",
+    r"text context_overflow (prompt|input)( \(.{0,40}\))? (is |was )?too (long|large)|prompt exceeds"
+    "|input exceeds the max",
+    r"text context_overflow (prompt|input|message|request)s? (token )?"
+    r"(length|tokens?|count|size)\b.{0,60}(exceed|er than)",
+    "text context_overflow too many (input )?tokens|number of (input )?tokens.{0,60}exceed|more than max tokens",
+    r"text context_overflow model token limit|token limit exceeded|max length exceeded|must have less than \d+ tokens",
+    r"text context_overflow range of input length|reduce the length of|tokens`? \+ `max_new_tokens|max_(model|seq)_len",
+    "text context_overflow max_tokens must be at least 1, got -|input token count.{0,40}only supports|string too long",
+    "text context_overflow request payload size exceeds|body too large for .{0,80}tokens|上下文|输入.{0,6}(过长|超)",
+    "text auth (incorrect|invalid) api key|api key (is )?(not valid|invalid|expired)|balance is too low|enable billing",
+    "text auth reached your specified .{0,20}usage limits|organization has been disabled"
+    "|user location is not supported",
+    "text model_not_found (invalid|unknown) model|no endpoints found for|non-serverless model|model access denied",
+    r"text model_not_found model\b.{0,80}\b"
+    "(not found|not exist|does not exist|not a valid|not supported in|decommissioned)",
+    # OpenAI's codes, within answers of its Responses API
+    r"text request (invalid|empty|unsupported|base64|download)_image|\bimage_(too|parse|file)_",
+    # --- vague codes, if the message says nothing
+    # Anthropic, and Ollama of a model that is not there; many; MiniMax: too long a prompt among others
+    "code server api_error server_error",
+    "code request base_resp.2013",
+    # --- statuses, if there is nothing else; Groq, with 498: over capacity
+    "status auth 403",
+    "status context_overflow 413",
+    "status rate_limited 498",
+)
 _PLACES = (
     r"model|prompt|system|instructions|inputs|body|request|quota|max_\w+|input_tokens|none|null|(messages|input|contents)"
     r"[^a-z]*(content|parts|output|(tool_calls\W*\d+\W*function.)?arguments)?[^a-z]*(text|content)?"
@@ -198,7 +203,7 @@ def _read_row(row: str) -> Sign:
     return Sign(cells[0], FaultKind(cells[1]), cells[2].replace(" ", " " if cells[0] in ("text", "param") else "|"))
 
 
-SIGNS = tuple(_read_row(row) for row in _SIGNS.splitlines() if row and row[0] != "#")
+SIGNS = tuple(map(_read_row, _SIGNS))
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "other"]
 
