@@ -73,9 +73,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             item.add_marker(pytest.mark.timeout(3_600))
     else:
-        twins = {item for item in items if _is_on_trio(item) and not _among(SEAMS, item)}
-        config.hook.pytest_deselected(items=[*twins])
-        items[:] = [item for item in items if item not in twins]
         for item in items:
             if item.get_closest_marker("full"):
                 item.add_marker(pytest.mark.skip(reason="run with --full"))
@@ -93,9 +90,15 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def _is_on_trio(item: pytest.Item) -> bool:
-    callspec = getattr(item, "callspec", None)
-    return callspec is not None and callspec.params.get("anyio_backend") == "trio"
+@pytest.hookimpl(trylast=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Choose the event loops here, since an item that is made and then deselected costs as much as another."""
+    chosen = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    if "anyio_backend" not in metafunc.fixturenames or any("anyio_backend" in names for names in chosen):
+        return
+    if not hasattr(metafunc.module, "anyio_backend"):
+        on_both = metafunc.config.getoption("--full") or _among(SEAMS, metafunc.definition)
+        metafunc.parametrize("anyio_backend", ["asyncio", "trio"] if on_both else ["asyncio"], indirect=True)
 
 
 def _among(patterns: Sequence[str], item: pytest.Item) -> bool:
@@ -119,7 +122,7 @@ def _threads_of_redis() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name.startswith("routewright-redis")}
 
 
-@pytest.fixture(params=["asyncio", "trio"])
+@pytest.fixture
 def anyio_backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
