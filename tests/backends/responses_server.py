@@ -20,7 +20,7 @@ USAGE = {
     "output_tokens_details": {"reasoning_tokens": 5},
     "total_tokens": 32,
 }
-KNOWN = set(get_type_hints(ResponseCreateParams.__args__[0]))  # type: ignore[attr-defined]
+KNOWN = set(get_type_hints(ResponseCreateParams.__args__[0]))
 
 
 def thought(number: int = 1, *summary: str, **more: Any) -> dict[str, Any]:

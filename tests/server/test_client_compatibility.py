@@ -232,7 +232,7 @@ async def responses_async(at: At) -> None:
 
     async with openai.AsyncOpenAI(base_url=f"{at.url}/v1", api_key=at.key) as client:
         said = [event async for event in await client.responses.create(model="gpt-4.1", input="Hi", stream=True)]
-    assert said[-1].response.output_text == SAID  # type: ignore[union-attr]
+    assert said[-1].response.output_text == SAID
 
 
 # anthropic.
@@ -288,7 +288,7 @@ async def anthropic_async(at: At) -> None:
         said = await client.messages.create(model=CLAUDE, max_tokens=50, messages=HI)
         async with client.messages.stream(model=CLAUDE, max_tokens=50, messages=HI) as stream:
             assert await stream.get_final_text() == SAID
-    assert said.content[0].text == SAID  # type: ignore[union-attr]
+    assert said.content[0].text == SAID
 
 
 # LangChain.
@@ -496,7 +496,7 @@ async def agents_stream(at: At) -> None:
 async def agents_tools(at: At) -> None:
     from agents import Runner, function_tool
 
-    @function_tool
+    @function_tool  # type: ignore[untyped-decorator]
     async def weather(city: str) -> str:
         """Tells the weather."""
         return "Rain"

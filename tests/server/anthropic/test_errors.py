@@ -75,7 +75,7 @@ def test_an_error_lists_at_most_twenty_rejected_models_callable_ones_first() -> 
     site = scripted(ScriptedProvider([], models=[model()]))
     caught = failure(site, site.key(), **LIMITED)
     assert caught.error_code == "router.budget_exceeded"
-    rejected = caught.body["error"]["details"]["rejected_candidates"]  # type: ignore[index]
+    rejected = caught.body["error"]["details"]["rejected_candidates"]
     assert len(rejected) == 20
     assert (rejected[0]["model"], rejected[0]["reason"]) == ("test/one", "budget_cost")
     assert {each["reason"] for each in rejected[1:]} <= {"disabled", "deprecated", "provider_unavailable"}
@@ -93,7 +93,7 @@ def test_a_body_over_the_limit_is_too_large() -> None:
     storage = sandbox()
     site = Site(storage.router, storage=storage.storage, limits=HttpLimits(body_bytes=500))
     caught = failure(site, messages=[{"role": "user", "content": "x" * 1000}])
-    assert (caught.status_code, caught.body["error"]["type"]) == (413, "request_too_large")  # type: ignore[index]
+    assert (caught.status_code, caught.body["error"]["type"]) == (413, "request_too_large")
 
 
 def test_a_reused_key_with_another_body_is_a_conflict_without_retry() -> None:
@@ -115,7 +115,7 @@ def test_a_reused_key_with_another_body_is_a_conflict_without_retry() -> None:
 )
 def test_a_provider_failure_raises_the_sdks_own_error_class(fault: str, error: type, facts: tuple[Any, ...]) -> None:
     caught = failure(sandbox(faults={"*": fault}))
-    assert isinstance(caught, error)
+    assert issubclass(type(caught), error)
     assert (caught.status_code, caught.type, caught.error_code) == facts
 
 
@@ -171,7 +171,7 @@ def test_a_fault_after_content_is_an_error_event() -> None:
     assert caught.value.error_code == "router.upstream_failed"
 
 
-class Patient(anthropic.Anthropic):
+class Patient(anthropic.Anthropic):  # type: ignore[misc]
     """Says how long it would wait before it asks again, and lets a test wait for something better."""
 
     waits: list[float]
