@@ -9,7 +9,11 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from .messages import SRC, messages
+
+pytestmark = pytest.mark.xdist_group("words")
 
 PARTICIPLES = "found given told said asked laid kept made".split()
 DICTATED = {"connection_made", "MODEL_NOT_FOUND"}
@@ -61,15 +65,19 @@ def test_pairs_in_one_assignment_do_not_grow() -> None:
     assert sum(1 for _, names, is_tuple in assignments() if names == 2 and is_tuple) <= PAIRS
 
 
-def assignments() -> Iterator[tuple[str, int, bool]]:
+@cache  # parsing all of the source takes a second
+def assignments() -> list[tuple[str, int, bool]]:
     """Every assignment: where, to how many names, and whether a tuple is written out on its right side."""
-    for path in files():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Assign):
-                place = f"{path.relative_to(SRC)}:{node.lineno}"
-                yield place, len(node.targets), False
-                for target in (target for target in node.targets if isinstance(target, ast.Tuple | ast.List)):
-                    yield place, len(target.elts), isinstance(node.value, ast.Tuple)
+    return [entry for path in files() for entry in assignments_in(path)]
+
+
+def assignments_in(path: Path) -> Iterator[tuple[str, int, bool]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Assign):
+            place = f"{path.relative_to(SRC)}:{node.lineno}"
+            yield place, len(node.targets), False
+            for target in (target for target in node.targets if isinstance(target, ast.Tuple | ast.List)):
+                yield place, len(target.elts), isinstance(node.value, ast.Tuple)
 
 
 def test_messages_are_in_one_voice() -> None:

@@ -43,6 +43,7 @@ def pricing_on(model: Model, day: str) -> Pricing | None:
     return begun[-1] if begun else model.pricing_per_1m
 
 
+@lru_cache(4_096)  # a Router asks four times a model
 def prices_of(pricing: Pricing | None) -> Prices:
     """Turn list prices into prices per token."""
     if pricing is None:

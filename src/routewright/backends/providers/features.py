@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import lru_cache
 
 from routewright._core.request.read import BRIEF_TOKENS
 from routewright._core.request.rules import URLS
@@ -102,6 +103,7 @@ def generation_of(model: Model) -> tuple[int, int]:
 _PROTOCOLS = {"anthropic": "Messages", "google": "generateContent"}
 
 
+@lru_cache(4_096)  # some hundred searches of names, which every Router would repeat
 def unsupported_at(provider: str, model: Model) -> tuple[Feature, ...]:
     """Features that a vendor does not support for a model. Empty for unknown vendors."""
     missing: list[Feature]
