@@ -196,6 +196,8 @@ def schemas_of(asked: Iterable[Any], answered: Iterable[Any]) -> Schemas:
     made: dict[str, Schema] = {}
     for name, schema in components.items():
         title = schema.get("title", "").partition("[")[0]
+        if title == "Pricing":  # `ListedModel.of` leaves it out
+            del schema["properties"]["exact"]
         if title in kinds:
             described = _described(schema, kinds[title], asked=title in free)
         else:

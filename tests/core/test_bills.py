@@ -154,7 +154,7 @@ def test_a_bill_has_no_empty_lines_and_names_no_tier_for_short_inputs() -> None:
 
 
 def test_a_bill_is_rounded_up_once() -> None:
-    made = bill(Pricing(0.0005, 0.0003, 0.0001), Usage(3, 1, 1))  # 1.0 + 0.1 + 0.3 nano-dollars
+    made = bill(Pricing(0.0005, 0.0003, 0.0001, exact=True), Usage(3, 1, 1))  # 1.0 + 0.1 + 0.3 nano-dollars
     assert made.total_nanos == 2
 
 

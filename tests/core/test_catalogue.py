@@ -19,7 +19,7 @@ from routewright._core.request.rules import MAX_PROBLEMS
 from routewright._setup import input_file
 from routewright.catalogue import price_sources
 from routewright.policies import read_policies
-from routewright.wire import Availability, PriceTier
+from routewright.wire import Availability, PriceChange, PriceTier, ServicePrice
 from tests.tables import table
 
 KNOWN = Model(
@@ -192,6 +192,27 @@ def test_a_snapshots_id_is_made_from_its_content() -> None:
             "pricing_per_1m.tiers[0].above_tokens: must be a whole number from 1 to 100000000, got -10",
         ),
         ({"pricing_per_1m": {"input_usd": "1"}}, "pricing_per_1m.input_usd: must be a number, got '1'"),
+        (
+            {"pricing_per_1m": Pricing(2.5e-06, 4.0)},
+            "pricing_per_1m.input_usd: must be in dollars per million tokens: 2.5e-06 is below 0.001; write 2.5 if "
+            "that is the price of a token; set 'exact' if it is right",
+        ),
+        (
+            {"pricing_per_1m": Pricing(0.0, 0.000999)},
+            "pricing_per_1m.output_usd: must be in dollars per million tokens",
+        ),
+        (
+            {"pricing_per_1m": Pricing(1.0, 1.0, tiers=(PriceTier(10, 1.0, 1e-05),))},
+            "pricing_per_1m.tiers[0].output_usd: must be in dollars per million tokens: 1e-05 is below",
+        ),
+        (
+            {"pricing_per_1m": Pricing(1.0, 1.0, service_tiers=(ServicePrice("flex", 1e-05, 1.0),))},
+            "pricing_per_1m.service_tiers[0].input_usd: must be in dollars per million tokens: 1e-05 is below",
+        ),
+        (
+            {"price_changes": (PriceChange("2027-01-01", Pricing(1e-06, 1.0)),)},
+            "price_changes[0].pricing_per_1m.input_usd: must be in dollars per million tokens: 1e-06 is below",
+        ),
         ({"context_window": 0}, "context_window: must be a whole number from 1 to 100000000, got 0"),
         ({"context_window": True}, "context_window: must be a number, got True"),
         ({"max_output_tokens": 2**62}, "max_output_tokens: must be a whole number from 1 to 100000000, got a huge"),
@@ -223,6 +244,20 @@ def test_an_invalid_model_is_refused_with_its_field(fields: dict[str, Any], said
     with pytest.raises(ValidationFailed) as declared:
         Catalogue([Model(id="a/x", **fields)])
     assert declared.value.problems == refused.value.problems
+
+
+@pytest.mark.parametrize(
+    "price",
+    [
+        Pricing(1e-06, 1e-06, exact=True),
+        Pricing(0.001, 0.001),
+        Pricing(0.0, 0.0),
+        Pricing(1.0, 1.0, cached_input_usd=1e-06),
+    ],
+)
+def test_a_tiny_price_that_is_exact_a_free_model_and_tiny_cached_prices_are_accepted(price: Pricing) -> None:
+    again = Catalogue(Catalogue([Model(id="a/x", pricing_per_1m=price)]).models)
+    assert again.models[0].pricing_per_1m == price
 
 
 @table(
@@ -317,6 +352,13 @@ def test_a_file_adds_models_prices_aliases_and_disables(tmp_path: Path) -> None:
     assert catalogue.aliases == {"fast": "cerebras/gemma-4-31b"}
 
 
+def test_a_file_may_say_that_a_tiny_price_is_exact(tmp_path: Path) -> None:
+    text = "[prices.'openai/gpt-4o']\ninput_usd = 2.5e-6\noutput_usd = 1\nexact = true"
+    catalogue = Catalogue.load(write(tmp_path / "models.toml", text))
+    (model,) = [model for model in catalogue.models if model.id == "openai/gpt-4o"]
+    assert model.pricing_per_1m == Pricing(2.5e-06, 1.0, exact=True)
+
+
 def test_a_row_with_file_field_names_gets_the_python_names() -> None:
     for key, said in (("prices", "it is 'pricing_per_1m' here, a Pricing"), ("regions", "it is 'availability' here")):
         with pytest.raises(ValidationFailed, match=f"'{key}' is not a field; {said}"):
@@ -363,6 +405,10 @@ def test_a_json_file_works_too(tmp_path: Path) -> None:
             r"aliases\['openai/gpt-4o'\]: is the id of a model; take another",
         ),
         ("[prices.'a/x']\ninput_usd = -1\noutput_usd = 1", "must be a number from 0 to 10000, got -1"),
+        (
+            "[prices.'openai/gpt-4o']\ninput_usd = 2.5e-6\noutput_usd = 1",
+            r"models.toml: models\['openai/gpt-4o'\].*input_usd: must be in dollars per million tokens: 2.5e-06 is",
+        ),
     ],
 )
 def test_an_error_names_the_file_and_the_key(tmp_path: Path, text: str, said: str) -> None:

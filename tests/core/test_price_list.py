@@ -190,6 +190,11 @@ def test_rows_that_are_no_chat_models_are_skipped() -> None:
         ({"a": litellm(input_cost_per_token="1")}, "a.input_cost_per_token: must be a number, got '1'"),
         ({"a": litellm(input_cost_per_token=-1e-6)}, "a.input_cost_per_token: must be a number from 0 to 10000 per"),
         ({"a": litellm(output_cost_per_token=1.0)}, "a.output_cost_per_token: must be a number from 0 to 10000 per"),
+        ({"a": litellm(output_cost_per_token=2e-12)}, "a: output_usd must be 0, or at least 0.001 per .*, got 2e-06;"),
+        (
+            {"x": {"models": {"a": models_dev(cost={"input": 2.5e-06, "output": 1e-05})}}},
+            "x.models.a: input_usd must be 0, or at least 0.001 per million tokens, got 2.5e-06",
+        ),
         ({"a": litellm(max_input_tokens=1.5)}, "a.max_input_tokens: must be a whole number from 1"),
         ({"a": litellm(deprecation_date="soon")}, "a.deprecation_date: must be a date, got 'soon'"),
         ({"a": litellm(litellm_provider=5)}, "a.litellm_provider: must be a name, got 5"),
@@ -282,7 +287,7 @@ def test_only_common_values_of_equally_priced_rows_are_applied() -> None:
     assert updated(ours(), {"a": litellm(deprecation_date="2027-01-01"), "openai/a": litellm()}) is None
 
 
-@pytest.mark.parametrize(("input_cost", "output_cost"), [(0, 0), (0, 2e-6), (2e-6, 0), (1e-320, 1e-320), (-0.0, 2e-6)])
+@pytest.mark.parametrize(("input_cost", "output_cost"), [(0, 0), (0, 2e-6), (2e-6, 0), (-0.0, 2e-6)])
 def test_a_price_of_nothing_is_not_applied_to_a_paid_model(input_cost: float, output_cost: float) -> None:
     listed, _ = read_price_list({"a": litellm(input_cost_per_token=input_cost, output_cost_per_token=output_cost)})
     updates, (problem,) = updates_of([ours()], listed, TODAY)

@@ -54,6 +54,15 @@ def cloud() -> ScriptedProvider:
     return ScriptedProvider(lambda call: "I am cloud", name="cloud", models=[CLOUD])
 
 
+def test_a_model_listed_with_a_price_per_token_is_left_out_and_named(caplog: pytest.LogCaptureFixture) -> None:
+    dear = Model(id="box/dear", quality=0.9, pricing_per_1m=Pricing(2.5e-06, 1e-05))
+    router = Router(providers=[Box([SMALL, dear])])
+    assert router.decide("hi").model == "box/small"
+    assert names(router) == ["box/small"]
+    assert caplog.messages == ["box lists prices that are too low to be per million tokens; left out: 'box/dear'"]
+    router.blocking.close()
+
+
 def test_nothing_is_asked_before_the_first_use() -> None:
     box = Box([SMALL])
     router = Router(providers=[box])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from routewright import Caller, Model, Router
+from routewright import Caller, Catalogue, Model, Pricing, Router
 from routewright.server import create_app
 from routewright.server.anthropic import MessageCall, MessageFrames, message_of
 from routewright.server.openai import ChatCall, ChunkFrames, completion_of
@@ -20,6 +20,7 @@ from routewright.wire import (
     Finish,
     OutputData,
     OutputDelta,
+    PriceChange,
     Reasoning,
     ReasoningData,
     ReasoningDelta,
@@ -175,6 +176,15 @@ async def test_models_are_listed_in_each_vendors_format() -> None:
     assert [model["id"] for model in theirs["data"]] == [model["id"] for model in ours]
     assert (theirs["first_id"], theirs["last_id"], theirs["has_more"]) == (ours[0]["id"], ours[-1]["id"], False)
     assert all(model["created_at"].endswith("T00:00:00Z") for model in theirs["data"])
+
+
+async def test_the_mark_of_an_exact_price_is_not_listed() -> None:
+    tiny = Pricing(1e-06, 1e-06, exact=True)
+    model = Model(id="a/tiny", pricing_per_1m=tiny, price_changes=(PriceChange("2999-01-01", tiny),))
+    app = create_app(Router.sandbox(catalogue=Catalogue([model])), authenticate=lambda scope: Caller())
+    (row,) = (await ask(app, scope_of("GET", path="/v1/models"))).json["models"]
+    prices = [row["pricing_per_1m"], row["price_changes"][0]["pricing_per_1m"]]
+    assert prices == [{"input_usd": 1e-06, "output_usd": 1e-06}] * 2
 
 
 @pytest.mark.parametrize(

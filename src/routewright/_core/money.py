@@ -11,6 +11,7 @@ PICOS_PER_NANO = 1_000
 _DIGITS = 12  # significant digits of a price; further digits in price lists are float errors
 PICOS_PER_USD_1M = 1_000_000  # pico-dollars per token at a price of one dollar per million
 MOST_USD_PER_1M = 10_000  # larger prices are mistakes
+LEAST_USD_PER_1M = 0.001  # lower prices, except 0, are prices per token
 MOST_TOKENS = 100_000_000
 """Larger than any context window, so a limit on the tokens of a call. At the highest price a call costs at most two
 million dollars, so 64 bits hold the sum of thousands of calls."""

@@ -3,21 +3,23 @@ Says which provider serves which model. A custom provider may fail in any of it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar, get_args
 
 from msgspec.structs import replace
 
-from routewright._core.catalogue.models import fields_of, overlay, overlay_catalogue
+from routewright._core.catalogue.models import fields_of, overlay, overlay_catalogue, token_prices
 from routewright._core.request.rules import CALLER_EXTRA, URLS, checked_caller_extra
 from routewright.errors import Problem, RouterError, ValidationFailed
 from routewright.protocols import BaseProvider, Provider, options_of
 from routewright.wire import Feature, Model
 from routewright.wire.json_scan import quoted
-from routewright.wire.problems import shown
+from routewright.wire.problems import listed, shown
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 FEATURES = get_args(Feature)
 _UNSUPPORTED_URLS: dict[object, tuple[Feature, ...]] = {False: URLS, True: ("caller_url",), "callers": ()}
 """Features that a provider lacks, by its ``fetches_urls``."""
@@ -113,9 +115,16 @@ def read_models(provider: Provider, catalogue: Sequence[Model]) -> tuple[Model, 
     if isinstance(answer, Sequence) and not isinstance(answer, str):
         models: Sequence[Model] = answer
         declared = _read(source, lambda: tuple(models))
-        if options_of(provider, BaseProvider).discovers:
-            return overlay_catalogue(declared, catalogue)
-        return declared
+        if not options_of(provider, BaseProvider).discovers:
+            return declared
+        served = overlay_catalogue(declared, catalogue)
+        usable = _read(source, lambda: tuple(model for model in served if not token_prices(model.pricing_per_1m)))
+        if len(usable) < len(served):
+            names = listed([model.id for model in served if model not in usable])
+            _log.warning(
+                "%s lists prices that are too low to be per million tokens; left out: %s", provider.name, names
+            )
+        return usable
     if isinstance(answer, Coroutine):
         answer.close()  # else Python warns that it was not awaited
         raise ValidationFailed.of(Problem("providers", f"{source} is a coroutine", "make it a plain function"))

@@ -178,7 +178,12 @@ class ListedModel(wire.Model, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, model: wire.Model) -> ListedModel:
-        """List a model."""
+        """List a model. ``Pricing.exact`` is for those who set prices, and not listed (spec 2.3)."""
+        changes = model.price_changes and tuple(
+            replace(step, pricing_per_1m=replace(step.pricing_per_1m, exact=False)) for step in model.price_changes
+        )
+        price = model.pricing_per_1m and replace(model.pricing_per_1m, exact=False)
+        model = replace(model, pricing_per_1m=price, price_changes=changes)
         return cls(**asdict(model), created=released(model.released_at), owned_by=model.provider)
 
 

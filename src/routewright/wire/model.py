@@ -69,6 +69,9 @@ class Pricing(Struct, frozen=True, omit_defaults=True):
     """Price of one-hour cache writes. None: 1.6 times ``cache_write_usd``, Anthropic's ratio."""
     service_tiers: tuple[ServicePrice, ...] = ()
     """Prices of service tiers. A flex tier priced like batches needs no entry."""
+    exact: bool = False
+    """True: input and output prices between 0 and 0.001 are meant. They are refused otherwise, since prices per token
+    would void every budget."""
 
 
 class PriceChange(Struct, frozen=True):

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from routewright._core.money import LEAST_USD_PER_1M, per_million
 from routewright._core.request.rules import MODEL_ID, check_date, check_day, check_names, check_numbers, check_text
 from routewright._core.routing.quality import DEFAULT_QUALITY
 from routewright.errors import Problem, ValidationFailed
@@ -42,6 +43,7 @@ _PACKING = frozenset("instruct it latest gguf mlx awq gptq".split())
 _QUANTISED = re.compile(r"[-:_.](ud-)?(i?q\d\w*|fp\d+|bf16|f16|int\d+|\d+bit|mxfp4|nvfp4)$")
 
 PER_OCTAVE = 0.1  # distance of a doubled price; the distance between worst and best quality is 1
+_MAIN = "input_usd", "output_usd"
 _FREE = 0.001  # dollars per million tokens, assumed for a price of 0 to take its logarithm
 
 
@@ -220,11 +222,25 @@ def _checked(model: Model) -> Model:
 
 
 def _check_pricing(path: str, pricing: Pricing, problems: Problems) -> None:
-    check_numbers(Pricing, f"{path}.", pricing, problems)
-    for index, tier in enumerate(pricing.tiers):
-        check_numbers(PriceTier, f"{path}.tiers[{index}].", tier, problems)
-    for index, service in enumerate(pricing.service_tiers):
-        check_numbers(ServicePrice, f"{path}.service_tiers[{index}].", service, problems)
+    for place, part in _parts(pricing).items():
+        check_numbers(type(part), f"{path}.{place}", part, problems)
+    for place, usd in token_prices(pricing).items():
+        problem = f"must be in dollars per million tokens: {usd:.12g} is below {LEAST_USD_PER_1M}"
+        hint = f"write {per_million(usd):.12g} if that is the price of a token; set 'exact' if it is right"
+        problems.append(Problem(f"{path}.{place}", problem, hint))
+
+
+def _parts(pricing: Pricing) -> dict[str, Pricing | PriceTier | ServicePrice]:
+    """The records with prices, by their places."""
+    tiers = {f"tiers[{index}].": tier for index, tier in enumerate(pricing.tiers)}
+    return {"": pricing, **tiers, **{f"service_tiers[{n}].": tier for n, tier in enumerate(pricing.service_tiers)}}
+
+
+def token_prices(pricing: Pricing | None) -> dict[str, float]:
+    """Input and output prices, by their places, that look as if they were per token; none if they are ``exact``."""
+    parts = {} if pricing is None or pricing.exact else _parts(pricing)
+    prices = {place + name: getattr(part, name) for place, part in parts.items() for name in _MAIN}
+    return {place: usd for place, usd in prices.items() if 0 < usd < LEAST_USD_PER_1M}
 
 
 def _checked_kind(model: object) -> Model:

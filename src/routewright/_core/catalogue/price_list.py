@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn, Self, TypeVar, get_args
 from msgspec import to_builtins
 from msgspec.structs import asdict, replace
 
-from routewright._core.money import per_million
+from routewright._core.money import LEAST_USD_PER_1M, per_million
 from routewright._core.request.rules import MODEL_ID, NUMBERS, is_date, is_name
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import JsonObject, Modality, Model, PriceTier, Pricing, ServicePrice
@@ -22,7 +22,7 @@ from routewright.wire.json_scan import joined, quoted
 from routewright.wire.money import nanos_of, usd_text
 from routewright.wire.problems import in_json, shown
 
-from .models import NO_FILES
+from .models import NO_FILES, token_prices
 from .prices import pricing_on
 
 PROVIDERS = {
@@ -39,7 +39,6 @@ _PER_MILLION = ("input", "output", "cache_read", "cache_write")
 _LONG = re.compile(rf"({'|'.join(_PER_TOKEN)})_above_(\d{{1,6}})k_tokens")
 _PRICE = NUMBERS[Pricing]["input_usd"]
 _TOKENS = NUMBERS[Model]["context_window"]
-MIN_USD = 1e-6  # a million tokens; below it no budget ever ends a call
 _ENTRY = ("context_window", "max_output_tokens", "modalities", "structured_output", "reasoning")
 """Fields of a new model in a catalogue file, besides its id, prices and end."""
 P = TypeVar("P", Pricing, PriceTier)
@@ -115,7 +114,10 @@ def read_price_list(content: object) -> tuple[list[Listed], list[Problem]]:
         for name, fields in models.items() if isinstance(models, dict) else (("", models),):
             try:
                 row = _Row.of(joined(place, name) if name else place, fields)
-                chat_models.append(_litellm(row, name) if is_litellm else _models_dev(row, source, name))
+                entry = _litellm(row, name) if is_litellm else _models_dev(row, source, name)
+                for price, usd in token_prices(entry and entry.model.pricing_per_1m).items():
+                    _refuse(row.place, f"{price} must be 0, or at least {LEAST_USD_PER_1M} per million tokens", usd)
+                chat_models.append(entry)
             except ValidationFailed as error:
                 problems += error.problems
     return [*filter(None, chat_models)], problems
@@ -140,7 +142,7 @@ def updates_of(
         if any(row.model.pricing_per_1m != new for row in rows):
             hint = f"choose the provider {' or '.join(dict.fromkeys(row.source for row in rows))}"
             problems.append(Problem(model_id, "has rows with different prices, so none is taken", hint))
-        elif now and new and (new.input_usd < MIN_USD <= now.input_usd or new.output_usd < MIN_USD <= now.output_usd):
+        elif now and new and (new.input_usd == 0 < now.input_usd or new.output_usd == 0 < now.output_usd):
             hint = f"if it is free, set that in your catalogue file under prices[{quoted(model_id)}]"
             problems.append(Problem(rows[0].place, f"lists a price of 0 for {model_id}, so it is not taken", hint))
         else:  # what all rows of the model say
