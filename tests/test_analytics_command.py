@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from routewright import Router
 from routewright.cli import main
@@ -52,7 +53,8 @@ def store(tmp_path: Path) -> Path:
 
 
 def shown(capsys: Capture, *argv: str) -> str:
-    assert main(["analytics", *argv]) == 0
+    environment = () if "--environment" in argv else ("--environment", "all")
+    assert main(["analytics", *argv, *environment]) == 0
     out, err = capsys.readouterr()
     assert err == ""
     return out
@@ -163,7 +165,31 @@ def test_latency_shows_quantiles_by_model_and_strategy(capsys: Capture) -> None:
 @pytest.mark.usefixtures("store")
 def test_an_empty_report_says_so(report: str, said: str, capsys: Capture) -> None:
     for argv in (["--end-date", "2026-01-01"], ["--account", "nobody"]):
-        assert shown(capsys, report, *argv).splitlines()[1:] == ["", said]
+        assert shown(capsys, report, *argv).splitlines()[1:] == ["", f"{said}; --environment all includes the sandbox"]
+
+
+@pytest.mark.usefixtures("store")
+def test_reports_leave_the_sandbox_out_by_default(capsys: Capture) -> None:
+    for argv, requests in (((), 9), (("--environment", "sandbox"), 3)):
+        assert main(["analytics", "usage", *argv]) == 0
+        assert f"\nrequests  {requests}\n" in capsys.readouterr().out
+    assert main(["analytics", "latency"]) == 0
+    assert BIG not in capsys.readouterr().out
+
+
+def test_usage_of_all_accounts(store: Path, capsys: Capture) -> None:
+    for name in ("acme", "bmw"):
+        assert main(["accounts", "create", name]) == 0
+    capsys.readouterr()
+    record(store, [replace(entry, id=f"{entry.id}a", account="acme") for entry in busy()])
+    table = shown(capsys, "usage", "--group-by", "account").split("\n\n")[-1]
+    assert [line.split()[:2] for line in table.splitlines()] == [
+        ["group", "requests"],
+        ["acme", "12"],
+        ["default", "12"],
+    ]
+    assert main(["analytics", "usage", "--group-by", "account", "--account", "acme"]) == 2
+    assert "--group-by: is 'account'; one of model, tenant, workflow" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -174,7 +200,7 @@ def test_an_empty_report_says_so(report: str, said: str, capsys: Capture) -> Non
         (["usage", "--group-by", "metadata.teem"], "--group-by: is 'metadata.teem'; did you mean 'metadata.team'?"),
         (
             ["usage", "--group-by", "zzz"],
-            "--group-by: is 'zzz'; one of model, tenant, workflow, metadata.team; the setting rollup_keys says what",
+            "--group-by: is 'zzz'; one of model, tenant, workflow, account, metadata.team; the setting rollup_keys",
         ),
         (["usage", "--bucket", "hour", "--start-date", "2026-01-01"], "--bucket: is hour over 326 days; take at most"),
     ],

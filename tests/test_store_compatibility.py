@@ -152,10 +152,13 @@ async def contents(firm: Firm) -> dict[str, Any]:
         found[name] = {
             "traces": whole,
             "feedback": {each: await traces.feedback_of(each) for each in whole},
-            "usage": [await traces.usage(FIRST, LAST, group_by=group, bucket=bucket) for group, bucket in USAGE],
-            "cache": await traces.cache_report(FIRST, LAST),
-            "fallback": await traces.fallback_report(FIRST, LAST),
-            "latency": await traces.latency_report(FIRST, LAST),
+            "usage": [
+                await traces.usage(FIRST, LAST, group_by=group, bucket=bucket, environment="all")
+                for group, bucket in USAGE
+            ],
+            "cache": await traces.cache_report(FIRST, LAST, environment="all"),
+            "fallback": await traces.fallback_report(FIRST, LAST, environment="all"),
+            "latency": await traces.latency_report(FIRST, LAST, environment="all"),
             "rows": [row async for row in ledger.rows()],
             "sums": await ledger.sums(FIRST, LAST),
         }

@@ -15,7 +15,7 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from routewright import MemoryStorage, SqliteStorage
+from routewright import Caller, MemoryStorage, Router, SqliteStorage
 from routewright._core.analytics.report import cache_report, fallback_report, latency_report, usage_report
 from routewright._core.analytics.rollup import Rollups
 from routewright._core.trace.filter import parse_filter, selects
@@ -38,13 +38,14 @@ from routewright.wire import (
     FallbackCounts,
     LatencyCounts,
     Page,
+    PutAccount,
     Query,
     Selection,
     Trace,
     TraceItem,
     UsageCounts,
 )
-from tests.contracts.storage.samples import make_trace, newest_first, random_trace, spans_of_each_kind
+from tests.contracts.storage.samples import make_account, make_trace, newest_first, random_trace, spans_of_each_kind
 from tests.tables import table
 
 pytestmark = pytest.mark.anyio
@@ -534,7 +535,7 @@ async def test_delete_removes_exactly_the_selection(
     left = [trace for trace in traces if trace.id not in gone]
     assert [trace async for trace in store.export()] == left
     assert len([trace async for trace in store.export(account="acme")]) == 60
-    usage = await store.usage("2026-11-01")
+    usage = await store.usage("2026-11-01", environment="all")
     assert usage.totals.requests == sum(trace.kind == "route" for trace in left)
     assert usage.runs == Counter(trace.status for trace in left if trace.kind == "agent")
 
@@ -615,7 +616,7 @@ async def test_reports_equal_a_recount_of_the_traces(filled: TraceStore, environ
     rollups = counted(newest_first(chance_traces()))
     first, last = "2026-11-19", "2026-11-21"
     days: dict[str, Any] = {"first": first, "last": last, "environment": environment}
-    given: dict[str, Any] = {"environment": environment}
+    given: dict[str, Any] = {"environment": environment or "all"}
     for group_by in ("model", "tenant", "workflow", "metadata.team"):
         counts = rollups.usage_counts(UsageCounts(**days, group_by=group_by))
         for bucket in BUCKETS:
@@ -633,6 +634,65 @@ async def test_reports_equal_a_recount_of_the_traces(filled: TraceStore, environ
     assert cache.hits
     assert fallback.candidates
     assert latency.data
+
+
+async def test_reports_leave_the_sandbox_out_unless_asked(filled: TraceStore) -> None:
+    days = "2026-11-01", "2026-11-30"
+    reports = (filled.usage, filled.cache_report, filled.fallback_report, filled.latency_report)
+    for report in reports:
+        production, sandbox, both = [await report(*days, environment=it) for it in ("production", "sandbox", "all")]
+        assert await report(*days) == production
+        assert sandbox not in (production, both)
+        with pytest.raises(ValidationFailed, match="environment: is 'x'; take 'production', 'sandbox', 'all'"):
+            await report(*days, environment="x")  # type: ignore[arg-type]
+    counts = [(await filled.usage(*days, environment=it)).totals.requests for it in ("production", "sandbox", "all")]
+    assert 0 < counts[0] < counts[0] + counts[1] == counts[2]
+
+
+async def test_a_sandbox_routers_reports_are_of_the_sandbox() -> None:
+    router = Router.sandbox()
+    await router.route("hi")
+    for traces in (router.traces, router.as_caller(Caller()).traces):
+        assert (await traces.usage()).totals.requests == 1
+        assert (await traces.usage(environment="production")).totals.requests == 0
+
+
+async def test_usage_by_account_adds_up_over_all_accounts(storage: Storage, store: TraceStore) -> None:
+    for name in ("acme", "bmw", "idle"):
+        await storage.apply(name, [PutAccount(make_account(name=name))])
+    owners = ["acme", "acme", "acme", "default", "bmw", "bmw"]
+    for number, owner in enumerate(owners):
+        await store.record(make_trace(number, account=owner))
+    await store.record(make_trace(9, account="acme", environment="sandbox"))
+    days = "2026-11-01", "2026-11-30"
+    report = await store.usage(*days, group_by="account", bucket="month")
+    assert [(row.group, row.requests) for row in report.data] == [("acme", 3), ("bmw", 2), ("default", 1)]
+    assert report.group_by == "account"
+    alone = [(await store.usage(*days, account=name)).totals for name in ("acme", "bmw", "default")]
+    assert report.totals.cost_usd == pytest.approx(sum(totals.cost_usd for totals in alone))
+    assert report.totals.requests == 6
+    for view in (store.as_account("acme"), store.as_account("default")):
+        with pytest.raises(ValidationFailed) as refused:
+            await view.usage(*days, group_by="account")
+        assert "one of model, tenant, workflow, metadata.team;" in str(refused.value)
+    with pytest.raises(ValidationFailed, match=r"one of model, tenant, workflow, metadata\.team;"):
+        await store.usage(*days, group_by="account", account="acme")
+    with pytest.raises(ValidationFailed, match="did you mean 'account'"):
+        await store.usage(*days, group_by="accounts")
+
+
+async def test_usage_by_account_names_a_hundred_and_sums_up_the_others(clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    store = TraceStore(storage, clock=clock)
+    for number in range(103):
+        name = f"a{number:03}"
+        await storage.apply(name, [PutAccount(make_account(name=name))])
+        for call in range(1 + (number < 100)):
+            await store.record(make_trace(1_000 * call + number, account=name))
+    report = await store.usage("2026-11-01", "2026-11-30", group_by="account", bucket="month")
+    assert [row.requests for row in report.data] == [2] * 100 + [3]
+    assert (report.data[-1].group, report.data[-1].rest) == ("other", True)
+    assert report.totals.requests == 203
 
 
 async def test_the_rows_of_a_report_add_up_to_its_totals_while_others_write(storage: Storage, clock: FakeClock) -> None:

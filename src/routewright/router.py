@@ -108,6 +108,8 @@ class Router:
     Without ``providers`` the Router takes those whose usual environment variables are set. ``async with`` is optional.
     One Router serves any number of threads and event loops, before and after a fork."""
 
+    _is_view = False  # True for results of ``as_caller``
+
     def __init__(
         self,
         *,
@@ -457,6 +459,7 @@ class Router:
         view = type(self).__new__(type(self))
         view._parts = self._parts
         view._caller = self.resolve_caller(caller)
+        view._is_view = True
         return view
 
     def resolve_caller(self, caller: Caller) -> Caller:
@@ -560,7 +563,8 @@ class Router:
     def traces(self) -> TraceStore:
         """Query, report on, export and delete the traces of this Router's storage, including those just answered.
         Covers the account of ``as_caller`` unless a method is given another ``account``; scopes are not checked."""
-        return self._parts.traces.as_account(self._caller.account)
+        traces = self._parts.traces
+        return traces.as_account(self._caller.account) if self._is_view else traces
 
     @cached_property
     def cache(self) -> ResponseCache:

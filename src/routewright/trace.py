@@ -8,10 +8,11 @@ from contextlib import suppress
 from copy import copy
 from datetime import date, datetime
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from . import wire
 from ._core.analytics import report
@@ -23,7 +24,7 @@ from ._engine.storage import read_trace
 from ._engine.trace_log import FreshStorage
 from ._runtime.blocking import Closing, Twin, plain, plain_loop
 from ._runtime.worker import Worker
-from ._setup.arguments import check_account, check_deletes, check_environment, make_feedback
+from ._setup.arguments import check_account, check_choice, check_deletes, check_environment, make_feedback
 from ._setup.root_secret import RootSecret
 from .backends.clock import SystemClock
 from .errors import NotFound, PreconditionFailed, UnsupportedWrite, ValidationFailed
@@ -37,6 +38,8 @@ from .wire.timestamps import span_of
 When = str | datetime | date
 """A timestamp (RFC 3339), a datetime with a time zone, or a date: its start in UTC."""
 
+ReportEnvironment = Literal["production", "sandbox", "all"]
+
 LIMIT = Range(1, 200, whole=True)
 PIECE = 200
 """Traces per read of an export."""
@@ -46,7 +49,8 @@ DELETE_SIZE = 100
 class OfAccount(Closing):
     """Has a default account, which each method may replace."""
 
-    _account = "default"
+    _account: str | None = None
+    """None: ``default``, in a view of no one account."""
 
     def as_account(self, account: str) -> Self:
         """The same with another default account."""
@@ -56,7 +60,7 @@ class OfAccount(Closing):
         return view
 
     def _of(self, account: str | UnsetType) -> str:
-        return self._account if account is UNSET else check_account("account", account)
+        return self._account or wire.DEFAULT_ACCOUNT if account is UNSET else check_account("account", account)
 
 
 class TraceStore(OfAccount):
@@ -78,6 +82,7 @@ class TraceStore(OfAccount):
         self._secret = RootSecret(storage, os.environ)
         self._worker: Worker | None = None
         self._forget_answers: Callable[[str, wire.Environment | None], Awaitable[None]] | None = None
+        self._environment: wire.Environment = "production"
 
     @classmethod
     def of_router(
@@ -86,11 +91,14 @@ class TraceStore(OfAccount):
         settings: Settings,
         worker: Worker,
         forget_answers: Callable[[str, wire.Environment | None], Awaitable[None]],
+        environment: wire.Environment,
     ) -> Self:
-        """The store of a Router, which closes the storage itself. ``forget_answers`` clears its response cache."""
+        """The store of a Router, which closes the storage itself. ``forget_answers`` clears its response cache.
+        ``environment``: that of its reports."""
         store = cls(storage, rollup_keys=settings.rollup_keys, clock=settings.clock)
         store._worker = worker
         store._forget_answers = forget_answers
+        store._environment = environment
         return store
 
     @cached_property
@@ -245,25 +253,36 @@ class TraceStore(OfAccount):
         group_by: str = "model",
         bucket: wire.Bucket = "day",
         account: str | UnsetType = UNSET,
-        environment: wire.Environment | None = None,
+        environment: ReportEnvironment | None = None,
     ) -> wire.UsageReport:
         """Requests, errors, money and tokens by time and group (spec 4.6).
 
-        Dates are UTC and inclusive; the default is the last seven days. ``group_by``: ``model``, ``tenant`` or
-        ``workflow`` (metadata keys), or ``metadata.<key>`` for one of ``rollup_keys``. Raises ``ValidationFailed``."""
+        Dates are UTC and inclusive; the default is the last seven days. ``environment`` None is ``production``, or for
+        a sandbox Router's store ``sandbox``. ``group_by``: ``model``, ``tenant`` or ``workflow`` (metadata keys),
+        ``metadata.<key>`` for one of ``rollup_keys``, or ``account``: all accounts that were created, and ``default``,
+        unless the store is a view of one account, or ``account`` names one. Raises ``ValidationFailed``."""
         first, last = report.days_of(start_date, end_date, self._clock.time())
         report.check_bucket(bucket, first, last)
-        if group_by not in GROUPS:
-            report.check_group(group_by, [*self._rollup_keys, *await self._read(account, wire.RollupKeys())])
+        of_all = account is UNSET and self._account is None
+        if group_by not in GROUPS and not (of_all and group_by == report.ACCOUNT):
+            keys = {*self._rollup_keys, *await self._read(account, wire.RollupKeys())}
+            report.check_group(group_by, keys, of_all=of_all)
         query = wire.UsageCounts(
             first=first,
             last=last,
-            environment=check_environment(environment),
+            environment=self._reported(environment),
             group_by=group_by,
             hourly=bucket == "hour",
             groups=report.GROUP_LIMIT,
         )
-        return report.usage_report(await self._read(account, query), first, last, bucket, group_by)
+        if group_by == report.ACCOUNT:
+            accounts = await self._checked.read(wire.SYSTEM_ACCOUNT, wire.AllAccounts())
+            names = {wire.DEFAULT_ACCOUNT, *(entry.name for entry in accounts)}
+            query = replace(query, group_by="model", groups=0)
+            counts = report.usage_of_accounts({name: await self._read(name, query) for name in names})
+        else:
+            counts = await self._read(account, query)
+        return report.usage_report(counts, first, last, bucket, group_by)
 
     async def cache_report(
         self,
@@ -271,11 +290,11 @@ class TraceStore(OfAccount):
         end_date: str | date | None = None,
         *,
         account: str | UnsetType = UNSET,
-        environment: wire.Environment | None = None,
+        environment: ReportEnvironment | None = None,
     ) -> wire.CacheReport:
-        """Hits, misses and dollars saved (spec 4.7). Dates as in ``usage``."""
+        """Hits, misses and dollars saved (spec 4.7). Dates and environment as in ``usage``."""
         first, last = report.days_of(start_date, end_date, self._clock.time())
-        query = wire.CacheCounts(first=first, last=last, environment=check_environment(environment))
+        query = wire.CacheCounts(first=first, last=last, environment=self._reported(environment))
         return report.cache_report(await self._read(account, query), first, last)
 
     async def fallback_report(
@@ -284,11 +303,12 @@ class TraceStore(OfAccount):
         end_date: str | date | None = None,
         *,
         account: str | UnsetType = UNSET,
-        environment: wire.Environment | None = None,
+        environment: ReportEnvironment | None = None,
     ) -> wire.FallbackReport:
-        """How often fallbacks served and why, and how attempts ended by model (spec 4.7). Dates as in ``usage``."""
+        """How often fallbacks served and why, and how attempts ended by model (spec 4.7). Dates and environment as in
+        ``usage``."""
         first, last = report.days_of(start_date, end_date, self._clock.time())
-        query = wire.FallbackCounts(first=first, last=last, environment=check_environment(environment))
+        query = wire.FallbackCounts(first=first, last=last, environment=self._reported(environment))
         return report.fallback_report(await self._read(account, query), first, last)
 
     async def latency_report(
@@ -297,11 +317,11 @@ class TraceStore(OfAccount):
         end_date: str | date | None = None,
         *,
         account: str | UnsetType = UNSET,
-        environment: wire.Environment | None = None,
+        environment: ReportEnvironment | None = None,
     ) -> wire.LatencyReport:
-        """Latency quantiles by model and strategy, within 1 % (spec 4.7). Dates as in ``usage``."""
+        """Latency quantiles by model and strategy, within 1 % (spec 4.7). Dates and environment as in ``usage``."""
         first, last = report.days_of(start_date, end_date, self._clock.time())
-        query = wire.LatencyCounts(first=first, last=last, environment=check_environment(environment))
+        query = wire.LatencyCounts(first=first, last=last, environment=self._reported(environment))
         return report.latency_report(await self._read(account, query), first, last)
 
     async def aclose(self) -> None:
@@ -311,6 +331,13 @@ class TraceStore(OfAccount):
 
     async def _read(self, account: str | UnsetType, query: Any) -> Any:
         return await self._checked.read(self._of(account), query)
+
+    def _reported(self, environment: ReportEnvironment | None) -> wire.Environment | None:
+        """The environment of a report. None: both."""
+        if environment is None:
+            return self._environment
+        check_choice("environment", environment, get_args(ReportEnvironment))
+        return None if environment == "all" else environment
 
     def _selection(
         self, filter: str, since: When | None, until: When | None, environment: wire.Environment | None

@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from routewright.trace import TraceStore
+from routewright.trace import ReportEnvironment, TraceStore
 from routewright.wire import Bucket, JsonObject, UsageReport, UsageRow
 
 from .command import arg, verb
 from .show import Block, Line, Screen, StyleOf, fields, listing, pick, tokens
-from .store import IN_STORE, WHOSE, existing_store
+from .store import IN_STORE, existing_store
 
 _SHOWN = 20
 """The most groups or models in a table."""
@@ -25,23 +25,29 @@ _LABELS: dict[Bucket, int] = {"hour": len("2026-11-22 12:00"), "month": len("202
 _AGES = {60.0: "1 min", 300.0: "5 min", 900.0: "15 min", 3600.0: "1 h", 21600.0: "6 h", 86400.0: "1 day", None: "older"}
 R = TypeVar("R")
 _MORE = "Days are UTC, both ends included (default: the last seven)."
-_REPORT = (arg("--start-date YYYY-MM-DD", "first day"), arg("--end-date YYYY-MM-DD", "last day"), *WHOSE, *IN_STORE)
+_REPORT = (
+    arg("--start-date YYYY-MM-DD", "first day"), arg("--end-date YYYY-MM-DD", "last day"),
+    arg("--account NAME", "account (default: default)"),
+    arg("--environment", "calls to report", ReportEnvironment, "production"), *IN_STORE,
+)  # fmt: skip
 
 
 async def _read(args: Namespace, report: Callable[..., Awaitable[R]], **more: str) -> R:
+    names = "start_date end_date environment" + ("" if args.account is None else " account")
     async with TraceStore(existing_store(args)) as store:
-        return await report(store, **pick(args, "start_date end_date account environment"), **more)
+        return await report(store, **pick(args, names), **more)
 
 
 def _show(screen: Screen, name: str, report: Any, empty_note: str, blocks: Iterable[Block]) -> None:
     """Write a report under its title. ``empty_note``: said instead, if it is empty."""
     title = Line(f"{name} from {report.start_date} to {report.end_date} (UTC)", "title")
-    screen.report(report, title, Line(), *([Line(empty_note, "dim")] if empty_note else blocks))
+    note = Line(f"{empty_note}; --environment all includes the sandbox", "dim")
+    screen.report(report, title, Line(), *([note] if empty_note else blocks))
 
 
 @verb(
     "analytics usage",
-    arg("--group-by WHAT", "field to group by: model, tenant, workflow or metadata.KEY", default="model"),
+    arg("--group-by WHAT", "model, tenant, workflow, metadata.KEY, or account: all accounts", default="model"),
     arg("--bucket", "length of each time span", Bucket, "day"),
     *_REPORT,
     more=_MORE,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import get_args
 
-from msgspec.structs import asdict, astuple
+from msgspec.structs import asdict, astuple, replace
 
 from routewright import wire
 from routewright._core.money import usd
@@ -24,6 +25,8 @@ GROUP_LIMIT = 100
 MAX_KEYS = 8
 MAX_KEY_CHARS = 100
 OTHER = "other"
+ACCOUNT = "account"
+"""Groups usage for the owner of the storage."""
 
 
 def days_of(
@@ -76,12 +79,23 @@ def check_keys(path: str, keys: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(key for key in keys if key not in GROUPS[1:]))
 
 
-def check_group(group_by: object, keys: Collection[str]) -> None:
-    """Raise ``ValidationFailed`` for a group that usage is not counted by. ``keys`` are the counted metadata keys."""
-    known = [*GROUPS, *(METADATA + key for key in keys)]
+def check_group(group_by: object, keys: Collection[str], *, of_all: bool = False) -> None:
+    """Raise ``ValidationFailed`` for a group that usage is not counted by. ``keys`` are the counted metadata keys.
+    ``of_all``: it may be grouped by account."""
+    known = [*GROUPS, *([ACCOUNT] if of_all else ()), *(METADATA + key for key in sorted(keys))]
     if group_by not in known:
         hint = f"{one_of(group_by, known)}; Settings(rollup_keys=...) says what else is counted from then on"
         raise ValidationFailed.at("group_by", f"is {shown(group_by)}", hint)
+
+
+def usage_of_accounts(uses: Mapping[str, wire.GroupedUsage]) -> wire.GroupedUsage:
+    """The usage of accounts, by account: that of the ``GROUP_LIMIT`` with the most requests, and the others' sum."""
+    requests = {name: sum(count.requests for count in use.all) for name, use in uses.items()}
+    largest = sorted(requests, key=lambda name: (-requests[name], name))[:GROUP_LIMIT]
+    groups = [
+        replace(count, group=name if name in largest else None) for name, use in uses.items() for count in use.all
+    ]
+    return wire.GroupedUsage(groups, groups, sum((Counter(use.runs) for use in uses.values()), Counter()))
 
 
 def usage_report(use: wire.GroupedUsage, first: str, last: str, bucket: wire.Bucket, group_by: str) -> wire.UsageReport:
