@@ -337,7 +337,7 @@ class Parts:
     @cached_property
     def traces(self) -> TraceStore:
         """The traces of this Router's storage, including those not written yet."""
-        return TraceStore.of_router(self.storage, self.settings, self.worker, self.forget_answers)
+        return TraceStore.of_router(self.storage, self.settings, self.worker, self.forget_answers, self.environment)
 
     @cached_property
     def replays(self) -> Replays:
@@ -482,9 +482,13 @@ class Parts:
             return self.running
         settings = self.settings
         ids = self.ids
+        admissions = Admissions(
+            self.storage, self._log, self.worker, ids, settings.clock, self._defaults.timeout_ms,
+            settings.unknown_accounts,
+        )  # fmt: skip
         engine = Engine(
             log=self._log,
-            admissions=Admissions(self.storage, self._log, self.worker, ids, settings.clock, self._defaults.timeout_ms),
+            admissions=admissions,
             fleet=self.fleet,
             fleets=self._fleets,
             servers=self.discovery,

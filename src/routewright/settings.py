@@ -16,7 +16,7 @@ from ._core.webhooks.outbox import DELAYS_S, MAX_ATTEMPTS
 from ._engine.capture import Capturing
 from .backends.clock import SystemClock as SystemClock
 from .errors import ValidationFailed
-from .wire import Durability, SetRetention
+from .wire import Durability, SetRetention, UnknownAccounts
 from .wire.problems import shown
 
 DAY_S = 24 * 3600.0
@@ -182,6 +182,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     workload_keys: tuple[str, ...] = ()
     """Metadata keys whose values split calls of a policy into workloads, each with its own answer length and pace; at
     most 8. Choose keys with few values."""
+    unknown_accounts: UnknownAccounts = "auto"
+    """Calls of accounts that the storage does not know. ``auto``: they are served while the storage knows none but
+    ``default``, with one warning, and refused within two seconds after; ``serve``, ``refuse``: always."""
     traceparent_to: tuple[str, ...] = ()
     """Names of providers that receive the ``traceparent`` header of traced calls; ``"*"``: all. None by default, to
     keep ids of your systems from vendors."""
@@ -206,6 +209,8 @@ class Settings(Struct, frozen=True, kw_only=True):
                 raise _refusal(f"Settings.{name}", getattr(self, name), hint)
         if self.durability not in get_args(Durability):
             raise _refusal("Settings.durability", self.durability, "take 'buffered' or 'committed'")
+        if self.unknown_accounts not in get_args(UnknownAccounts):
+            raise _refusal("Settings.unknown_accounts", self.unknown_accounts, "take 'auto', 'serve' or 'refuse'")
         check_keys("Settings.rollup_keys", self.rollup_keys)
         check_keys("Settings.workload_keys", self.workload_keys)
         names: object = self.traceparent_to

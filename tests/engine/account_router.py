@@ -57,8 +57,8 @@ class Bank:
         self.use(self.storage)
 
     def use(self, storage: Any, providers: Any = None) -> None:
-        """Route with these."""
-        settings = Settings(clock=self.clock)
+        """Route with these. Callers of other accounts are served, too."""
+        settings = Settings(clock=self.clock, unknown_accounts="serve")
         self.router = Router(providers=providers or self._providers, storage=storage, settings=settings)
 
     def behind(self) -> Behind:

@@ -251,7 +251,7 @@ def test_a_child_that_drops_a_call_leaves_its_bill_to_the_parent(kind: str, tmp_
             global call
             del call
             gc.collect()
-            router.blocking.route("hi", caller=Caller("other"))
+            router.blocking.route("hi", caller=Caller())
             router.blocking.flush()
 
         assert in_child(drop) == 0

@@ -7,6 +7,7 @@ The storage answers with a ``Grant``. A call that ran settles it with its ``Fact
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -15,7 +16,7 @@ from math import inf
 import msgspec
 from msgspec import Struct
 
-from routewright import wire
+from routewright import errors, wire
 from routewright._core.accounts.keys import is_issued
 from routewright._core.call import Call
 from routewright._core.idempotency import fingerprint
@@ -25,13 +26,16 @@ from routewright._runtime.worker import Worker
 from routewright.errors import InternalError, PermissionDenied, RateLimited, RouterError, StorageUnavailable
 from routewright.protocols import Accounts, Clock, ImmediateStorage, Storage
 from routewright.wire import Caller, RunLimit, Scope
+from routewright.wire.problems import did_you_mean, shown
 
 from .context import InsideTool, current_tool, find_tool
 from .request_input import Read
 from .shared_limits import SharedLimits
-from .storage import KNOWN_S, LONGEST_S, MOST_KNOWN, NoAccounts, in_time, no_accounts, unfit
+from .storage import KNOWN_S, LONGEST_S, MOST_KNOWN, GuardedStorage, NoAccounts, in_time, no_accounts, unfit
 from .trace_log import TraceLog
 
+_log = logging.getLogger(__name__)
+_HINT = "add it with Console.create_account or 'routewright accounts create', or set Settings(unknown_accounts='serve')"
 TRIES = 5
 """Decisions per call, each within the balance that the storage reported last."""
 OPEN_S = 0.25
@@ -45,9 +49,14 @@ class Admissions:
     """State shared by the admissions of a Router. Safe to use from several loops and threads."""
 
     def __init__(
-        self, storage: Storage, log: TraceLog, worker: Worker, ids: Ids, clock: Clock, default_timeout_ms: int
-    ) -> None:
+        self, storage: Storage, log: TraceLog, worker: Worker, ids: Ids, clock: Clock, default_timeout_ms: int,
+        unknown_accounts: wire.UnknownAccounts,
+    ) -> None:  # fmt: skip
         accounts = log.writer.accounts
+        self._storage = GuardedStorage(storage)
+        self._refuses = unknown_accounts == "refuse"
+        self._served_until = inf if unknown_accounts == "serve" else -inf
+        """Until then, callers of unknown accounts are served."""
         self._has_accounts = accounts is not None
         self.accounts: Accounts = accounts or NoAccounts(storage, clock)
         self.is_immediate = isinstance(storage, ImmediateStorage) and not isinstance(accounts, SharedLimits)
@@ -59,6 +68,8 @@ class Admissions:
         self._worker = worker
         self._open: OrderedDict[tuple[str, str | None], float] = OrderedDict()
         """Callers known to have no account, and until when that holds without asking."""
+        self._known: list[str] = []
+        """Accounts in the storage, besides the default one, once there are any."""
         worker.renewals.add(self)
 
     def renew(self) -> None:
@@ -85,6 +96,8 @@ class Admissions:
         if not self._has_accounts and (not may_be_open or (key_id is not None and is_issued(key_id))):
             raise self._named(no_accounts())
         left = self.accounts.left(caller, run)
+        if left is not None and left.account is None and left.key is None and not self._serves_unknown(caller):
+            left = None  # look again before it is refused
         if not may_be_open:
             pass
         elif tool is not None:
@@ -109,20 +122,53 @@ class Admissions:
 
     async def is_open(self, admission: Admission) -> bool:
         """Look up an unknown caller. True if nothing limits the call. A caller that had no account before is not held
-        up by an unavailable or hanging storage. Raises as ``Admission.look``."""
+        up by an unavailable or hanging storage. Raises as ``Admission.look``, and ``PermissionDenied`` for an unknown
+        account."""
         name = admission.caller.account, admission.caller.key_id
         if not admission.may_be_open or name not in self._open:
-            return self._note(name, await admission.look()) and admission.may_be_open
+            return self._note(name, await self._look(admission)) and admission.may_be_open
         with suppress(InternalError), self.clock.deadline(self.clock.monotonic() + OPEN_S):
-            return self._note(name, await admission.look())
+            return self._note(name, await self._look(admission))
         self._open[name] = self.clock.monotonic() + KNOWN_S
 
         async def look_again() -> None:  # take the answer of a slow storage when it comes
             with suppress(RouterError):
-                self._note(name, await admission.look(LONGEST_S))
+                self._note(name, await self._look(admission, LONGEST_S))
 
         self._worker.start_if_open(look_again)
         return True
+
+    async def _look(self, admission: Admission, longest_s: float | None = None) -> wire.Left:
+        # A typo in an account's name must not lift its limits, and yet an application without accounts may name as many
+        # as it likes. What tells the two apart is whether the storage has any account. Accounts are never removed, so
+        # "it has some" holds for ever, and "it has none" for `KNOWN_S`. A caller of the default account never asks.
+        # test_an_unknown_account_is_refused_once_the_storage_has_accounts
+        left = await admission.look(longest_s)
+        caller = admission.caller
+        if left.account is not None or left.key is not None or self._serves_unknown(caller):
+            return left
+        if not self._known:
+            with suppress(errors.UnsupportedWrite):
+                query = self._storage.read(wire.SYSTEM_ACCOUNT, wire.AllAccounts())
+                accounts = await in_time(query, self.clock, admission.deadline)
+                self._known = [account.name for account in accounts if account.name != wire.DEFAULT_ACCOUNT]
+        if self._known or self._refuses:
+            admission.is_unadmitted = True
+            self._open.pop((caller.account, caller.key_id), None)
+            if admission.is_remote or caller.key_id is not None or caller.scopes is not None:  # not the owner
+                hint = "ask the operator to add it"
+            else:
+                hint = f"{did_you_mean(caller.account, self._known)} {_HINT}".lstrip()
+            raise self._named(PermissionDenied(f"the account {shown(caller.account)} is unknown; {hint}"))
+        if self._served_until == -inf:
+            _log.warning("the account %s is unknown, so nothing limits its calls; %s", shown(caller.account), _HINT)
+        self._served_until = self.clock.monotonic() + KNOWN_S
+        return left
+
+    def _serves_unknown(self, caller: Caller) -> bool:
+        """True if a caller without an account is served without asking the storage."""
+        is_exempt = caller.account == wire.DEFAULT_ACCOUNT or caller.environment == "sandbox"
+        return is_exempt or self.clock.monotonic() < self._served_until
 
     def _note(self, name: tuple[str, str | None], left: wire.Left) -> bool:
         if left.account is not None or left.key is not None:
@@ -188,6 +234,10 @@ class Admission(Struct, eq=False):
         if isinstance(error, RouterError):
             error.headers = self.headers | error.headers
             error.request_id = error.request_id or self._shared.ids("req_")
+
+    @property
+    def is_remote(self) -> bool:
+        return self._read.is_remote
 
     @property
     def may_be_open(self) -> bool:

@@ -102,7 +102,9 @@ class Prepared:
         """Admit an operation that calls no model. It takes no idempotency key, since it has no answer to keep."""
         read = replace(self._read, request=replace(self.request, idempotency_key=None))
         await self._engine.servers.wait()
-        if (admission := self._engine.admissions.begin(read, self.caller)) is None:
+        admissions = self._engine.admissions
+        admission = admissions.begin(read, self.caller)
+        if admission is None or (admission.left is None and await admissions.is_open(admission)):
             yield
             return
         try:

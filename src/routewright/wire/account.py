@@ -93,6 +93,7 @@ Durability = Literal["buffered", "committed"]
 cut. A batch gets the strongest durability of its writes."""
 
 
+UnknownAccounts = Literal["auto", "serve", "refuse"]
 PlanName = Literal["free", "pro", "team", "enterprise", "unlimited"]
 Scope = Literal["route", "agents", "models:read", "policies:read", "traces:read", "analytics:read"]
 """An operation that a key is allowed."""
