@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import socket
 from collections import Counter
+from collections.abc import Iterator
+from copy import deepcopy
 from random import Random
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,7 +15,7 @@ import anyio
 import msgspec
 import pytest
 
-from routewright import Caller, Router
+from routewright import Agent, Caller, Console, Router, ValidationFailed
 from routewright.server import create_app
 from routewright.server.routes import ENDPOINTS
 
@@ -193,6 +195,112 @@ def test_no_request_causes_an_internal_error(full: bool, who: str, caplog: pytes
         anyio.run(run)
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
     assert {200, 400, 404, 405, 415} <= {*answers}, answers
+
+
+VALUES = [
+    *("1e400", "-1e400", "1e19", "-1e19", "1e308", "5e-324", "-0.0", "0", "-1", "1.5", "1e9", "9007199254740993"),
+    *("18446744073709551616", "9" * 400, "1" + "0" * 5_000, "01", "0x10", "NaN", "Infinity", "true", "null"),
+    *('""', '"x"', '" "', '"1e400"', '"inf"', '"\\u0000"', '"\\ud83d\\ude00"', '"\\ud800"', '"\\u202e\u00e9"'),
+    *('"%s"' % ("a" * 70_000), "[]", "{}", "[[]]", "[null]", "[1e400]", '{"a":1e400}', '{"":{}}', '{"a":1,"a":2}'),
+    *(
+        "[" * 60 + "]" * 60,
+        "[" * 70 + "]" * 70,
+        '{"a":' * 70 + "1" + "}" * 70,
+        "[1,2.5,true,null]",
+        '[{"type":"text"}]',
+    ),
+]
+"""Raw JSON, or what looks like it."""
+CHAT: Any = {
+    "model": "auto", "messages": [{"role": "user", "content": "Hi"}], "temperature": 0.5, "top_p": 0.5,
+    "max_tokens": 9, "stop": ["x"], "stream": False, "metadata": {"a": "b"},
+    "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+    "routewright": {"budget": {"maxCostUsd": 0.5}, "timeout_ms": 5000},
+}  # fmt: skip
+MESSAGES: Any = {
+    "model": "auto", "system": "x", "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}],
+    "max_tokens": 9, "temperature": 0.5, "top_k": 3, "thinking": {"type": "enabled", "budget_tokens": 1024},
+    "tools": [{"name": "f", "input_schema": {"type": "object"}}], "stop_sequences": ["x"],
+}  # fmt: skip
+BODIES: dict[str, Any] = {
+    "/v1/route": SEEDS[1] | {"stream": False},
+    "/v1/agents/run": {
+        "task": "What is 2 + 2?", "tools": ["calculator"], "max_steps": 3, "per_step_timeout_ms": 1000,
+        "total_budget_usd": 0.5, "model_strategy": {"goal": "quality", "strategy": "balanced"}, "stream_steps": False,
+        "metadata": {"a": [1]}, "idempotency_key": "k",
+    },
+    "/openai/v1/chat/completions": CHAT,
+    "/openai/v1/responses": {
+        "model": "auto", "input": [{"role": "user", "content": "Hi"}], "instructions": "x", "max_output_tokens": 20,
+        "temperature": 0.5, "metadata": {"a": "b"}, "reasoning": {"effort": "low"},
+    },
+    "/anthropic/v1/messages": MESSAGES,
+    "/anthropic/v1/messages/count_tokens": {name: MESSAGES[name] for name in ("model", "system", "messages", "tools")},
+}  # fmt: skip
+
+
+def places_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """All places in a body, inner ones included."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, part in inner:
+        yield (*path, name)
+        yield from places_in(part, (*path, name))
+
+
+def with_value(body: Any, place: tuple[Any, ...], raw: str) -> bytes:
+    changed = deepcopy(body)
+    *outer, last = place
+    part = changed
+    for name in outer:
+        part = part[name]
+    part[last] = "@here@"
+    return msgspec.json.encode(changed).replace(b'"@here@"', raw.encode())
+
+
+def test_no_value_of_a_field_causes_an_internal_error(full: bool, caplog: pytest.LogCaptureFixture) -> None:
+    app = create_app(Router.sandbox(), authenticate=lambda scope: Caller("default"))
+    fields = [(path, place) for path, body in BODIES.items() for place in places_in(body)]
+    cases = [(path, place, raw) for path, place in fields for raw in VALUES]
+    assert len(cases) > 3_000
+    certain = [case for case in cases if case[2] in ("1e400", "1e19") and case[0] == "/v1/agents/run"]
+    answers = Counter[int | None]()
+
+    async def run() -> None:
+        for path, place, raw in cases if full else [*certain, *Random(13).sample(cases, 300)]:
+            client = Client(with_value(BODIES[path], place, raw))
+            await app(scope_of("POST", path), client.receive, client.send)
+            answers[client.status] += 1
+            assert client.status is not None
+            assert client.status < 500 or client.status in EXPLAINED, (path, place, raw[:80], client.body)
+
+    with caplog.at_level(logging.ERROR):
+        anyio.run(run)
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+    assert {200, 400} <= {*answers}
+
+
+@pytest.mark.parametrize("usd", ["1e400", "1e19", "1000000001", "-0.01"])
+def test_one_bound_of_money_holds_at_every_door(usd: str) -> None:
+    app = create_app(Router.sandbox(), authenticate=lambda scope: Caller("default"))
+    doors = {
+        "/v1/route": ("budget", "maxCostUsd"),
+        "/v1/agents/run": ("total_budget_usd",),
+        "/openai/v1/chat/completions": ("routewright", "budget", "maxCostUsd"),
+    }
+
+    async def run() -> None:
+        for path, place in doors.items():
+            client = Client(with_value(BODIES[path], place, usd))
+            await app(scope_of("POST", path), client.receive, client.send)
+            assert client.status == 400, (path, client.body)
+            assert b"1000000000" in client.body or b"out of range" in client.body
+
+    anyio.run(run)
+    for terms in ({"monthly_limit_usd": float(usd)},):
+        with pytest.raises(ValidationFailed, match="a number from 0 to 1000000000, in dollars"):
+            Console("memory:").blocking.create_account("acme", **terms)
+    with pytest.raises(ValidationFailed, match="a number from 0 to 1000000000"):
+        Agent(Router.sandbox(), total_budget_usd=float(usd)).blocking.run("hi")
 
 
 def test_no_bytes_bring_the_server_down(full: bool, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar, cast
 
-import msgspec
-
 from routewright.errors import ValidationFailed
 from routewright.wire import JsonObject
 from routewright.wire.account import holds_key
-from routewright.wire.json_scan import decode, joined, scan
+from routewright.wire.json_scan import joined
 from routewright.wire.problems import example, no_choice, shown
 
 T = TypeVar("T")
@@ -165,16 +163,6 @@ class Fields:
         for remaining in self._all:
             for name in remaining:
                 self.ignored.add(name)
-
-
-def tree_of(body: bytes) -> object:
-    """A body as JSON. Raises ``InvalidJson`` and ``ValidationFailed``."""
-    scan(body)
-    try:
-        return decode(body)
-    except msgspec.DecodeError:
-        pass  # its message may contain text of the body
-    raise wrong("", "a number is out of range", "send one that fits a double")
 
 
 def _misfit(path: str, kind: type, value: object) -> ValidationFailed:

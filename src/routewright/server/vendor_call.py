@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from routewright import wire
 from routewright.errors import RateLimited, RouterError
 from routewright.router import Prepared
+from routewright.wire.json_scan import tree_of
 from routewright.wire.json_stream import JsonObjectStream
 from routewright.wire.problems import shown
 
@@ -21,7 +22,7 @@ from .client_tools import Origin
 from .endpoints import Service
 from .errors import to_client_error
 from .exchange import Exchange
-from .fields import Fields, Ignored, tree_of
+from .fields import Fields, Ignored
 from .sse import Frame
 from .vendor_requests import (
     AUTO,

@@ -77,6 +77,16 @@ def scan(body: bytes) -> None:
     _judge(body)
 
 
+def tree_of(body: bytes) -> Any:
+    """A body as plain values. Raises as ``scan`` does, and ``ValidationFailed`` for a number that is out of range."""
+    scan(body)
+    try:
+        return decode(body)
+    except MsgspecError:
+        pass  # its message may contain text of the body
+    raise ValidationFailed.at("", "a number is out of range", "send one that fits a double")
+
+
 def nests_deeper(tree: object, depth: int) -> bool:
     """True if dicts and lists are nested more than ``depth`` levels. Does not recurse."""
     level: list[Any] = [[tree]]

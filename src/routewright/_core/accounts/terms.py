@@ -13,7 +13,7 @@ from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
 from routewright._core.money import budget_nanos
-from routewright._core.request.rules import Range
+from routewright._core.request.rules import USD, Range
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Account, Environment, Key, PlanName, RateLimits, Severity
 from routewright.wire.account import holds_key
@@ -34,7 +34,6 @@ PLANS: dict[PlanName, RateLimits] = {
 MAX_NAME_CHARS = 100  # name of a key
 MAX_TEXT_CHARS = 200  # notes, titles of incidents, ids
 MAX_URL_CHARS = 2_000
-USD = Range(0, 1_000_000_000)  # larger amounts are mistakes; sums of many fit into 64 bits of nano-dollars
 KEY_THERE = ("contains an API key, which must stay secret", "remove it, and revoke it if others have seen it")
 """Problem and hint for a text that contains an API key."""
 _TOO_LITTLE = "is less than a nano-dollar"

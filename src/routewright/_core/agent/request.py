@@ -17,7 +17,7 @@ from routewright._core.tokens.estimate import MESSAGE_TOKENS, estimate_text
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import AgentRequest, Message, Tool
 from routewright.wire.conversion import convert_value
-from routewright.wire.json_scan import decode, is_unicode, joined, quoted, scan
+from routewright.wire.json_scan import is_unicode, joined, quoted, tree_of
 from routewright.wire.problems import did_you_mean, example, shown
 
 _KINDS: dict[str, Callable[[Any], bool]] = {
@@ -119,8 +119,7 @@ _MEANT = {  # hints for fields of other APIs
 
 def decode_run(body: bytes, idempotency_key: str | None) -> AgentRequest:
     """Decode and check a body, with the header's idempotency key. Raises ``InvalidJson`` and ``ValidationFailed``."""
-    scan(body)
-    request = run_of(decode(body))
+    request = run_of(tree_of(body))
     if idempotency_key is not None:
         check_same_key(idempotency_key, request.idempotency_key)
         request = replace(request, idempotency_key=idempotency_key)

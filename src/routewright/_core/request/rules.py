@@ -109,6 +109,8 @@ TIMEOUT_S = Range(0.001, LONGEST_TIMEOUT_MS // 1000)
 RETRIES = Range(0, 5, whole=True)
 _TOKENS = Range(1, MOST_TOKENS, whole=True)
 _USD_PER_1M = Range(0, MOST_USD_PER_1M)
+USD = Range(0, 1_000_000_000)
+"""Every limit and amount of money. Larger ones are mistakes; sums of many fit into 64 bits of nano-dollars."""
 
 _POLICY = {"min_quality": _SHARE, "max_latency_ms": _TIMEOUT, "timeout_ms": _TIMEOUT}
 NUMBERS: dict[type[msgspec.Struct], dict[str, Range]] = {
@@ -116,10 +118,10 @@ NUMBERS: dict[type[msgspec.Struct], dict[str, Range]] = {
     wire.AgentRequest: {
         "max_steps": Range(1, 1_000, whole=True),
         "per_step_timeout_ms": _TIMEOUT,
-        "total_budget_usd": Range(0),
+        "total_budget_usd": USD,
     },
     wire.Fallback: {"max_retries": RETRIES},
-    wire.Budget: {"max_cost_usd": Range(0), "max_tokens": COUNT},
+    wire.Budget: {"max_cost_usd": USD, "max_tokens": COUNT},
     wire.ReasoningBudget: {"max_tokens": COUNT},
     wire.CacheOpts: {"max_error": _SHARE, "threshold": _SHARE, "ttl_seconds": Range(0, above=True), "explore": _SHARE},
     wire.Params: {
