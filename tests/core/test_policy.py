@@ -130,7 +130,7 @@ def test_a_policy_without_a_valid_name_is_refused(policy: Policy, said: str) -> 
             {"fallback": PolicyFallback(on_refusal=wrong("ignore"))},
             "fallback.on_refusal: must be one of fail, fallback, got 'ignore'",
         ),
-        ({"budget": Budget(-1)}, "budget.max_cost_usd: must be a number of at least 0, got -1"),
+        ({"budget": Budget(-1)}, "budget.max_cost_usd: must be a number from 0 to 1000000000, got -1"),
         ({"budget": Budget(wrong("1"))}, "budget.maxCostUsd: must be a number, got '1'"),
         ({"budget": Budget(float("nan"))}, "budget.maxCostUsd: nan is not JSON; send None, or leave it out"),
         ({"cache": "yes"}, "cache: must be a bool or a dict, got 'yes'"),

@@ -252,7 +252,7 @@ def test_limits_themselves_are_allowed() -> None:
         ),
         ({"budget": {"max_cost_usd": 1}}, "budget.max_cost_usd: is not a field; it is spelled 'maxCostUsd' in a dict"),
         ({"budget": {"maxCost": 1}}, "budget.maxCost: is not a field; did you mean 'maxCostUsd'?"),
-        ({"budget": {"maxCostUsd": -0.5}}, "budget.maxCostUsd: must be a number of at least 0, got -0.5"),
+        ({"budget": {"maxCostUsd": -0.5}}, "budget.maxCostUsd: must be a number from 0 to 1000000000, got -0.5"),
         ({"budget": {"maxCostUsd": "1"}}, "budget.maxCostUsd: must be a number, got '1'"),
         ({"budget": {"maxCostUsd": True}}, "budget.maxCostUsd: must be a number, got True"),
         ({"budget": {"maxTokens": 0}}, "budget.maxTokens: must be a whole number of at least 1, got 0"),
@@ -547,8 +547,8 @@ def test_a_struct_of_wrong_types_is_refused(request_: RouteRequest, path: str, p
 @table(
     ("overrides", "path", "problem"),
     [
-        ({"budget": Budget(math.nan)}, "budget.max_cost_usd", "must be a number of at least 0, got nan"),
-        ({"budget": Budget(math.inf)}, "budget.max_cost_usd", "must be a number of at least 0, got inf"),
+        ({"budget": Budget(math.nan)}, "budget.max_cost_usd", "must be a number from 0 to 1000000000, got nan"),
+        ({"budget": Budget(math.inf)}, "budget.max_cost_usd", "must be a number from 0 to 1000000000, got inf"),
         ({"budget": Budget(True)}, "budget.max_cost_usd", "must be a number, got True"),
         ({"budget": Budget(wrong("1"))}, "budget.max_cost_usd", "must be a number, got '1'"),
         (
