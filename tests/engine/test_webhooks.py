@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from routewright import MemoryStorage, Router, SqliteStorage, WebhookSigner
 from routewright._core.crypto import NONCE, derive
 from routewright._core.webhooks.endpoint import PURPOSE, add_secret
-from routewright._engine.webhooks import IN_FLIGHT, LEASE_S, Dispatcher
+from routewright._engine.webhooks import IN_FLIGHT, LEASE_S, POLL_S, Dispatcher
 from routewright.errors import InternalError, SignatureError, StorageUnavailable
 from routewright.protocols import BaseStorage
 from routewright.testing import FakeClock
@@ -104,8 +104,8 @@ def endpoint_of(number: int = 1, key: bytes = KEYS[0], **given: Any) -> Endpoint
     return add_secret(Endpoint(**fields | given), SECRET, key, number.to_bytes(NONCE))
 
 
-async def emit(storage: Any, *numbers: int, **given: Any) -> None:
-    await storage.apply("acme", [PutEvent(make_event(number, **given)) for number in numbers])
+async def emit(storage: Any, *numbers: int, account: str = "acme", **given: Any) -> None:
+    await storage.apply(account, [PutEvent(make_event(number, account=account, **given)) for number in numbers])
 
 
 async def deliveries(storage: Any) -> list[Delivery]:
@@ -344,6 +344,59 @@ async def test_a_dead_endpoint_delays_the_first_attempts_of_no_other() -> None:
 
 
 @on_one_loop
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_endpoints_of_one_account_that_hang_do_not_delay_another_account(kind: str, tmp_path: Any) -> None:
+    clock = FakeClock()
+    storage: Any = SqliteStorage(tmp_path / "s.db", clock=clock) if kind == "sqlite" else MemoryStorage(clock=clock)
+    async with Delivering(lambda url: 200 if "victim" in url else "timeout", storage, clock) as running:
+        await running.put(*(endpoint_of(number) for number in range(1_000)))
+        for number in range(3):
+            victim = endpoint_of(2_000 + number, account=f"victim{number}", url=f"https://hooks.example/victim{number}")
+            await storage.apply(victim.account, [PutEndpoint(victim)])
+        await running.emit(1)
+        for number in range(3):
+            await clock.sleep(7.0)
+            began = clock.monotonic()
+            await emit(storage, 100 + number, account=f"victim{number}")
+            running.dispatcher.wake()
+            await clock.sleep(2.0)
+            (at,) = running.receiver.times(f"https://hooks.example/victim{number}")
+            assert at - began < 0.1
+
+
+@on_one_loop
+async def test_no_account_has_more_than_a_quarter_of_the_attempts_while_others_wait() -> None:
+    async with Delivering(lambda url: "slow") as running:
+        for number in range(3):
+            for place in range(300):
+                endpoint = endpoint_of(1_000 * number + place, account=f"a{number}", url=f"https://a{number}/{place}")
+                await running.storage.apply(endpoint.account, [PutEndpoint(endpoint)])
+            await emit(running.storage, number, account=f"a{number}")
+        running.dispatcher.wake()
+        await running.clock.sleep(1.0)
+        begun = Counter(url[:10] for _, url, _, _ in running.receiver.posts)
+        assert begun == {f"https://a{number}": IN_FLIGHT // 4 for number in range(3)}
+        await running.clock.sleep(60.0)
+        assert len(running.receiver.posts) == 900
+
+
+async def test_the_first_endpoint_that_another_process_registers_is_served_within_five_seconds() -> None:
+    clock = FakeClock()
+    storage = MemoryStorage(clock=clock)
+    receiver = Receiver(clock)
+    dispatcher = dispatcher_of(storage, receiver, clock)
+    dispatcher._poll_s = POLL_S  # as of a storage that other processes share
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(dispatcher.run)
+        await clock.sleep(31.0)
+        await storage.apply("acme", [PutEndpoint(endpoint_of())])
+        await emit(storage, 1)
+        await clock.sleep(5.0)
+        assert len(receiver.posts) == 1
+        tasks.cancel_scope.cancel()
+
+
+@on_one_loop
 async def test_dead_endpoints_have_half_of_the_attempts_at_most() -> None:
     async with Delivering(lambda url: "timeout" if int(url[-4:].strip("/e")) < 500 else 200) as running:
         await running.put(*(endpoint_of(number, url=f"https://hooks.example/{number:04}") for number in range(500)))
@@ -382,7 +435,7 @@ async def test_slow_endpoints_with_many_events_do_not_starve_others() -> None:
         await running.put(*(endpoint_of(number, url=f"https://hooks.example/{number:04}") for number in range(32)))
         await running.emit(*range(100))
         await running.clock.sleep(60.0)
-        assert running.receiver.now == IN_FLIGHT
+        assert running.receiver.now == IN_FLIGHT * 3 // 4
         await running.put(endpoint_of(999, url="https://hooks.example/0999"))
         await running.emit(999)
         await running.clock.sleep(30.0)

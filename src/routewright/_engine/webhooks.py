@@ -5,6 +5,7 @@ Any number of processes may deliver from one storage; a lease gives each deliver
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -31,13 +32,15 @@ LEASE_S = 30.0
 """After a crash another process takes a delivery over when its lease ends."""
 POLL_S = 5.0
 """Poll interval for events of other processes; those of this process are delivered at once."""
-IDLE_S = 60.0
-"""Poll interval while no endpoint is registered."""
+LONGEST_WAIT_S = 600.0
+"""Pause after a failure of a storage that no other process uses."""
 IN_FLIGHT = 256
 """Concurrent attempts."""
 PER_ENDPOINT = 8
 """Concurrent attempts per endpoint whose last attempt succeeded. Others have one, so that a dead endpoint delays no
 other."""
+PER_ACCOUNT = IN_FLIGHT // 4
+"""Concurrent attempts per account; so many remain for others, if nothing of theirs is due and it has more."""
 RETRY_S = 1.0
 """Pause after a storage failure."""
 LONGEST_ERROR = 200
@@ -125,6 +128,8 @@ class Dispatcher:
         """Opened for the first attempt, since it loads a library."""
         self._in_flight: dict[str, int] = {}
         """Running attempts by endpoint."""
+        self._by_account = Counter[str]()
+        """Running attempts by account."""
         self._successes: dict[str, bool] = {}
         """True if the last attempt succeeded, by endpoint."""
         self._outcomes: list[wire.EndAttempt] = []
@@ -200,6 +205,8 @@ class Dispatcher:
             room=self._room,
             failing=failing,
             failing_limit=IN_FLIGHT // 2 - sum(counts.get(id, 0) for id in failing),
+            per_account=PER_ACCOUNT,
+            account_room={account: PER_ACCOUNT - count for account, count in self._by_account.items()},
         )
         try:
             (written,) = await self._apply(wire.SYSTEM_ACCOUNT, claim)
@@ -207,13 +214,14 @@ class Dispatcher:
             return inf
         except RouterError as error:
             self._note(error)
-            return max(POLL_S, min(self._poll_s, 10 * IDLE_S))
+            return max(POLL_S, min(self._poll_s, LONGEST_WAIT_S))
         self._fails = False
         claimed = written.claimed
         if claimed is None:
-            return max(IDLE_S, self._poll_s)
+            return self._poll_s
         for delivery in claimed.deliveries:
             self._in_flight[delivery.endpoint.id] = self._in_flight.get(delivery.endpoint.id, 0) + 1
+            self._by_account[delivery.endpoint.account] += 1
             attempts.start_soon(self._attempt, delivery, claim)
         if claimed.next_at is None or (claimed.next_at <= now and not claimed.deliveries):
             return self._poll_s  # due deliveries wait for an attempt to end
@@ -243,6 +251,9 @@ class Dispatcher:
             self._in_flight[endpoint.id] -= 1
             if not self._in_flight[endpoint.id]:
                 del self._in_flight[endpoint.id]
+            has_all_of_its_share = self._by_account[endpoint.account] >= PER_ACCOUNT
+            self._by_account[endpoint.account] -= 1
+            self._by_account = +self._by_account
             self._outcomes.append(
                 wire.EndAttempt(
                     endpoint_id=endpoint.id,
@@ -255,7 +266,8 @@ class Dispatcher:
                 )
             )
             await self._store()
-            if attempt is None or self._is_full or endpoint.id in self._room or not self._successes.get(endpoint.id):
+            was_alone = endpoint.id not in self._room and self._successes.get(endpoint.id)
+            if attempt is None or self._is_full or has_all_of_its_share or not was_alone:
                 self.wake()  # it is due again, or others waited for its end
 
     def _learn(self, endpoint: wire.Endpoint, state: wire.DeliveryState, attempt: wire.DeliveryAttempt) -> None:

@@ -138,6 +138,11 @@ class ClaimDeliveries(Struct, frozen=True, tag=True, kw_only=True):
     failing: frozenset[str] = frozenset()
     """Endpoints that may have ``failing_limit`` together."""
     failing_limit: int = 0
+    per_account: int = 1_000_000
+    """The most for one account. Only where no other account has anything due, it may have all but so many of
+    ``limit``."""
+    account_room: dict[str, int] = {}
+    """The most for particular accounts, in place of ``per_account``."""
     durability: Durability = "buffered"
 
 

@@ -154,6 +154,23 @@ class Outgoing(Suite):
         )
         assert (claimed.next_at or 0.0) <= NOW  # more is due
 
+    async def test_no_account_has_more_than_its_share_while_others_wait(self, storage: Storage) -> None:
+        ours = [replace(ENDPOINT, id=f"whe_a{number}") for number in range(9)]
+        for endpoint in (*ours, replace(OTHER, id="whe_b1"), replace(OTHER, id="whe_b2")):
+            await _put(storage, endpoint)
+
+        async def shares(lease: str, **limits: Any) -> tuple[int, int]:
+            claimed = (await _claim(storage, lease=lease, limit=8, per_account=2, **limits)).deliveries
+            accounts = [delivery.endpoint.account for delivery in claimed]
+            return accounts.count("acme"), accounts.count("other")
+
+        await _emit(storage, 1)
+        assert await shares("a", account_room={"acme": 1}) == (6, 0)  # alone; two are left for others
+        await _emit(storage, 2)
+        await _emit(storage, 2, "other")
+        assert await shares("b", account_room={"acme": -4}) == (0, 2)
+        assert await shares("c", account_room={"other": 0}) == (6, 0)
+
     async def test_a_disabled_endpoint_receives_nothing_and_its_deliveries_fail(self, storage: Storage) -> None:
         await _put(storage, ENDPOINT)
         await _emit(storage, 1)

@@ -189,14 +189,19 @@ class Outbox:
         # delivery stays in the outbox and is due again at the end of its lease: if the process dies, another one
         # delivers it, and the process that was only slow can no longer end it (P9;
         # test_a_delivery_is_leased_to_one_process_at_a_time). ``next_at`` leaves out endpoints without room, or the
-        # caller would come back at once and in vain.
+        # caller would come back at once and in vain. An account may have many endpoints, so it has a share of its own,
+        # larger only while no other account waits (test_no_account_has_more_than_its_share_while_others_wait).
         deliveries: list[wire.ClaimedDelivery] = []
         blocked: set[str] = set()
         failing_room = claim.failing_limit
         due_first = sorted((due[0][0], id) for id, due in self._due.items() if due)
         due_here = [id for _, id in takewhile(lambda first: first[0] <= claim.at, due_first)]
+        spare = claim.limit - claim.per_account if len({self._endpoints[id].account for id in due_here}) == 1 else 0
+        shares = claim.account_room.copy()
         for id in sorted(due_here, key=lambda id: self._served.get(id, 0)):
-            room = min(claim.room.get(id, claim.per_endpoint), claim.limit - len(deliveries))
+            account = self._endpoints[id].account
+            share = max(shares.get(account, claim.per_account), spare - len(deliveries))
+            room = min(claim.room.get(id, claim.per_endpoint), claim.limit - len(deliveries), share)
             if id in claim.failing:
                 room = min(room, failing_room)
             if room <= 0:
@@ -210,6 +215,7 @@ class Outbox:
                 self._schedule(row, claim.until)
                 deliveries.append(wire.ClaimedDelivery(row.event, row.endpoint, row.tries))
             failing_room -= len(rows) if id in claim.failing else 0
+            shares[account] = share - len(rows)
             self._turn += 1
             self._served[id] = self._turn
         next_at = min((due[0][0] for id, due in self._due.items() if due and id not in blocked), default=None)

@@ -15,7 +15,7 @@ from .statements import Statements, upsert
 _endpoint = msgspec.json.Decoder(wire.Endpoint).decode
 _attempts = msgspec.json.Decoder(tuple[wire.DeliveryAttempt, ...]).decode
 
-DUE = "SELECT id FROM endpoint INDEXED BY endpoint_due WHERE due <= ? ORDER BY turn, id"
+DUE = "SELECT id, account FROM endpoint INDEXED BY endpoint_due WHERE due <= ? ORDER BY turn, id"
 ANY = "SELECT 1 FROM endpoint LIMIT 1"
 ENDPOINT = "SELECT body FROM endpoint WHERE id = ?"
 TURN = "SELECT coalesce(max(turn), 0) FROM endpoint"
@@ -139,14 +139,20 @@ def _claim(connection: Statements, request: wire.ClaimDeliveries) -> wire.Claime
     # end of an attempt names its lease (`_END`), so one that comes too late changes nothing
     # (`test_a_delivery_is_leased_to_one_process_at_a_time`). The oldest deliveries of all endpoints together would all
     # belong to an endpoint with a long backlog. So endpoints take turns by `turn`, each within its room, and those that
-    # fail share `failing_limit` (`test_a_claim_takes_the_earliest_due_within_its_limits`).
+    # fail share `failing_limit` (`test_a_claim_takes_the_earliest_due_within_its_limits`). An account may have many
+    # endpoints, so it has a share of its own, larger only while no other account waits
+    # (`test_no_account_has_more_than_its_share_while_others_wait`).
     # `test_every_event_arrives_even_if_dispatchers_are_killed` plays it with processes.
     deliveries: list[wire.ClaimedDelivery] = []
     blocked: set[str] = set()
     failing_left = request.failing_limit
     turn = connection.execute(TURN).fetchone()[0]
-    for (id,) in connection.execute(DUE, (request.at,)).fetchall():
-        room = min(request.room.get(id, request.per_endpoint), request.limit - len(deliveries))
+    due_endpoints = connection.execute(DUE, (request.at,)).fetchall()
+    spare = request.limit - request.per_account if len({account for _, account in due_endpoints}) == 1 else 0
+    shares = request.account_room.copy()
+    for id, account in due_endpoints:
+        share = max(shares.get(account, request.per_account), spare - len(deliveries))
+        room = min(request.room.get(id, request.per_endpoint), request.limit - len(deliveries), share)
         if id in request.failing:
             room = min(room, failing_left)
         if room <= 0:
@@ -155,6 +161,7 @@ def _claim(connection: Statements, request: wire.ClaimDeliveries) -> wire.Claime
         endpoint = _endpoint(connection.execute(ENDPOINT, (id,)).fetchone()[0])
         rows = connection.execute(_CLAIM, (request.until, request.lease, id, id, request.at, room)).fetchall()
         failing_left -= len(rows) if id in request.failing else 0
+        shares[account] = share - len(rows)
         turn += 1
         connection.execute(SET_TURN, (turn, id))
         for event, tries in sorted(rows):
