@@ -28,6 +28,7 @@ from routewright._engine.shared_limits import SharedLimits
 from routewright.backends.clock import SystemClock
 from routewright.backends.coordination.redis import RedisCoordination
 from routewright.backends.storage.postgres import PostgresStorage
+from routewright.errors import StorageUnavailable
 from routewright.protocols import CountingCoordination, Storage
 from routewright.testing import FakeClock
 from routewright.wire import Ask, Caller, Grant, PutAccount, RateLimits, Taken, Takes
@@ -216,9 +217,9 @@ LIMIT, PROCESSES, MOST_S = 40, 4, 0.5
 class Office:
     """An account with limits that are counted in Redis, on this machine's clock."""
 
-    def __init__(self, server: RedisServer) -> None:
+    def __init__(self, server: RedisServer, processes: int = PROCESSES) -> None:
         self.storage = MemoryStorage()
-        self.coordination = RedisCoordination(server.url, processes=PROCESSES)
+        self.coordination = RedisCoordination(server.url, processes=processes)
         self.accounts = SharedLimits(self.storage.accounts, self.coordination, SystemClock())
         self.number = 0
 
@@ -285,6 +286,29 @@ async def test_while_redis_is_down_each_process_has_its_share_and_logs_it_once(
     assert [text.partition(" is ")[2].partition(" ")[0] for text in texts] == ["away", "back:"]
     grant = await office.ask()
     assert grant is not None
+
+
+async def test_while_redis_is_down_limits_are_shared_by_the_processes_that_were_seen(
+    redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Although each of three servers is configured for its one worker."""
+    offices = [Office(redis, 1) for _ in range(3)]
+    redis.flush()
+    for _ in range(2):
+        for office in offices:
+            await office.coordination.hear(None)
+    assert [office.coordination.processes for office in offices] == [3] * 3
+    with gone(redis):
+        admitted = 0
+        for office in offices:
+            with pytest.raises(StorageUnavailable):
+                await office.coordination.hear(None)
+            await office.open(requests_per_min=LIMIT)
+            admitted += sum([await office.ask() is not None for _ in range(LIMIT)])
+    assert admitted == LIMIT // 3 * 3
+    assert "this process goes on with 1/3 of every rate limit" in caplog.text
+    for office in offices:
+        await office.coordination.aclose()
 
 
 async def test_while_redis_hangs_one_call_waits_briefly_and_slots_come_back(office: Office, redis: RedisServer) -> None:

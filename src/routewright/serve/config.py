@@ -198,8 +198,8 @@ class ServeFile(Strict):
     """Where several machines share rate limits and notices: [the URL of Redis](../how-to/redis.md), with the
     password as in `cache`."""
     processes: Whole | None = None
-    """Number of workers, over all machines, that share the coordination. While it is away, each admits one part in so
-    many of every limit. By default the `workers` of this server, which is right for one machine alone."""
+    """Least number of workers, over all machines, that share the coordination. While it is away, each admits one part
+    in so many of every limit, or in the number of workers that were seen. By default the `workers` of this server."""
     policies: Name | None = None
     """File of policies. Changes take effect within two seconds."""
     catalogue: Name | None = None

@@ -204,12 +204,12 @@ class Question:
             self._carry(word.stem)
 
     def _is_spelled(self, token: str, word: Word, after_figure: bool) -> bool:
-        """True if its capitals change the meaning of a token: "MyName", "5 MW", "5 Mb", "the US"."""
+        """True if its capitals change the meaning of a token: "MyName", "5 MW", "5 Mb", "the US", "password ABC"."""
         if not token.isupper() and not token[1:].islower():
             return True
         if after_figure:
             return len(token) == 2 if token.istitle() else len(token) in (2, 3) and not word.facts
-        return len(token) > 1 and token.isupper() and word.filler and not self._shouts and word.text != "ok"
+        return len(token) > 1 and token.isupper() and not self._shouts and word.text != "ok"
 
     def _facts(self, word: Word, named: bool) -> None:
         facts = word.facts

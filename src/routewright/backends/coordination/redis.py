@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 from queue import Empty, SimpleQueue
+from secrets import token_hex
 from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
@@ -47,6 +48,15 @@ LOOK_S = 0.1
 """The poll interval in virtual time."""
 NEWS = "rw:news"
 MOST_NEWS = 1_000
+SEEN_S = 60
+PROCESSES = f"""
+local now = tonumber(redis.call('TIME')[1])
+redis.call('ZADD', KEYS[1], now, ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - {SEEN_S})
+redis.call('EXPIRE', KEYS[1], {SEEN_S})
+return redis.call('ZCARD', KEYS[1])
+"""
+"""Counts the processes that listened for news within ``SEEN_S``, this one included."""
 SCRIPT = """
 -- KEYS: of each party its window, then its slots. A window has an entry for each script that admitted something, by
 -- number: time, requests, tokens. 'h' and 'n' are the first and last number, 'r' and 't' the sums, 'l' the last time.
@@ -201,16 +211,16 @@ class RedisCoordination:
 
         router = Router(storage=storage, coordination=RedisCoordination("redis://redis.internal", processes=8))
 
-    ``processes``: how many share it. While the server is unavailable, each uses its part of every limit. ``lease_s``:
-    the slots of a dead process are free after this time. URLs are those of ``open_coordination``. ``clock``: with a
-    ``FakeClock`` its time counts instead of the server's, and everything runs in the caller's thread.
+    While the server is unavailable, each process uses its part of every limit: by the number of processes that were
+    seen in the last minute before, or ``processes``, if that is more. ``lease_s``: the slots of a dead process are free
+    after this time. URLs are those of ``open_coordination``. ``clock``: with a ``FakeClock`` its time counts instead of
+    the server's, and everything runs in the caller's thread.
     """
 
     def __init__(self, url: str, *, processes: int = 1, lease_s: float = 30.0, clock: Clock | None = None) -> None:
         if type(processes) is not int or processes < 1:
             raise ValidationFailed.at("processes", f"is {shown(processes)}", "use a whole number above 0")
-        self.processes = processes
-        """Number of processes that share it."""
+        self._least = processes
         self._lease_s = lease_s
         self._clock = clock or SystemClock()
         self._inline = self._clock.virtual
@@ -222,8 +232,15 @@ class RedisCoordination:
     def __repr__(self) -> str:
         return f"RedisCoordination({self._server!r}, processes={self.processes})"
 
+    @property
+    def processes(self) -> int:
+        """Number of processes that share it: those seen when it was last reachable, at least the configured number."""
+        return max(self._least, self._seen)
+
     def renew(self) -> None:
         """Start without holds: the parent's calls continue there."""
+        self._name = token_hex(8)
+        self._seen = 1
         self._waiting: SimpleQueue[_Step] = SimpleQueue()
         self._unsent: deque[_Step] = deque()
         """Steps that the server did not receive."""
@@ -242,6 +259,8 @@ class RedisCoordination:
         """News since ``after``, of the last thousand (``protocols.Coordination``)."""
         if self._slots and self._thread is None:  # another Router closed it, but calls are running
             self._put(_WAKE)
+        count = partial(_count_processes, self._name)
+        self._seen = await self._server.run(count)
         if after is None:
             newest = await self._server.run(lambda client: client.xrevrange(NEWS, count=1))
             return Heard((), _parse_number(newest[0][0]) if newest else 0)
@@ -399,6 +418,10 @@ class RedisCoordination:
 
 def _undo(takes: Takes, taken: Reply[Taken]) -> _Step:
     return _Step("end", takes, None, taken, -takes.tokens, -1)
+
+
+def _count_processes(name: str, client: Any) -> int:
+    return int(client.eval(PROCESSES, 1, f"{NEWS}:processes", name))
 
 
 def _read_since(after: int, block_ms: int | None, client: Any) -> Heard:
