@@ -77,7 +77,7 @@ def scan(body: bytes) -> None:
     _judge(body)
 
 
-def tree_of(body: bytes) -> Any:
+def tree_of(body: bytes) -> object:
     """A body as plain values. Raises as ``scan`` does, and ``ValidationFailed`` for a number that is out of range."""
     scan(body)
     try:
