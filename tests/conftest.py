@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -65,6 +66,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("full" if config.getoption("--full") else "default")
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Hand out whole files, so that what a file shares is set up once. With single tests the workers would often wait:
+    the scheduler goes through all that a worker has done each time that one ends."""
+    from xdist.scheduler import LoadGroupScheduling  # type: ignore[import-untyped]
+
+    class ByFile(LoadGroupScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return str(super()._split_scope(nodeid)).partition("::")[0]
+
+    return ByFile(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in its own

@@ -419,6 +419,7 @@ async def real(server: OpenAIServer, anyio_backend: str) -> AsyncIterator[Any]:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.xdist_group("client table")  # whose process imports the package, which takes seconds
 async def test_the_real_package_behaves_like_its_stand_in(server: OpenAIServer, real: Any) -> None:
     def asked(**rest: Any) -> UpstreamCall:
         return provider_calls.call("abc", model="acme/m", deadline=SystemClock().monotonic() + 30.0, **rest)

@@ -17,7 +17,7 @@ from routewright.wire import Delta, Finish, UpstreamCall, Usage
 from .scripted_router import House, plain, said, streamed
 
 pytestmark = pytest.mark.anyio
-CALLS = 200
+CALLS = 100
 WARM_UP = 4
 """Rounds until everything that is bounded is full."""
 ANSWER = said(Pause(0.1), Delta("an answer"), Usage(10, 2), Finish("stop"))
