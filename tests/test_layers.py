@@ -40,17 +40,17 @@ CORE_ORDER = (
     "routing/inputs routing/constraints prompt_caches routing/scoring routing/plan routing/order routing/board "
     "routing/budget routing/refusal routing/decide routing/decision routing/what_if idempotency cache/request_key "
     "cache/comparators cache/question cache/calibration cache/guards attempts/faults attempts/timeouts attempts/retry "
-    "attempts/breaker alerts attempts/journal webhooks/signature agent/calculator agent/request agent/machine limits "
-    "guardrails/screen guardrails/capture attempts/record attempts/fallback attempts/machine trace/spans "
+    "attempts/breaker alerts outage attempts/journal webhooks/signature agent/calculator agent/request agent/machine "
+    "limits guardrails/screen guardrails/capture attempts/record attempts/fallback attempts/machine trace/spans "
     "accounts/keys accounts/terms snapshot_delta webhooks/outbox webhooks/endpoint accounts/holds accounts/purses "
     "accounts/payer accounts/state accounts/settlement accounts/log accounts/eviction accounts/ledger "
     "accounts/wait_queue call routing/choice outcome agent/record catalogue/price_list"
 ).split()
 ENGINE_ORDER = (
     "context request_input storage retention webhooks capture counting answer "
-    "hooks prompt_caches shared_limits declarations fleet trace_writer readiness trace_log admission decide discovery "
-    "guardrails calibration part cache tool_calls classify provider_exchange execute hedge route many steps stream "
-    "prepared checkpoints turns agent"
+    "hooks prompt_caches shared_limits declarations outages fleet trace_writer readiness trace_log admission decide "
+    "discovery guardrails calibration part cache tool_calls classify provider_exchange execute hedge route many steps "
+    "stream prepared checkpoints turns agent"
 ).split()
 """``route`` imports all that the pipeline goes through; only what starts a pipeline imports ``route``."""
 PURE = set(

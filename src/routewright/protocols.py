@@ -125,7 +125,8 @@ class BaseProvider:
 
     @property
     def refused_keys(self) -> int:
-        """How many of several keys the vendor refused when last used; above 0 its models are shown as degraded."""
+        """How many of its keys the vendor refused when last used; above 0 its models are shown as degraded, and the
+        provider logs refusals itself."""
         return 0
 
     @property

@@ -672,7 +672,7 @@ async def test_one_refused_key_of_several_is_logged_once_and_degrades_its_models
     provider._keys._place = 0
     await router.route("hi")
     assert [record.getMessage() for record in caplog.records if record.name.startswith("routewright")] == [
-        f"{vendor.name} refused key 1 of 3 (status 401); using the others"
+        f"{vendor.name} refused key 1 of 3 (status 401): calls use the other 2"
     ]
     assert "Canary" not in caplog.text
     assert (provider.refused_keys, router.refused_keys) == (1, 1)

@@ -28,7 +28,7 @@ class Keys:
 
     def __init__(self, names: str) -> None:
         self.clock = FakeClock()
-        self.ring = KeyRing([Secret(name) for name in names], self.clock, "test")
+        self.ring = KeyRing([Secret(name) for name in names], self.clock, "test", "api_key")
 
     def turn(self) -> str:
         """The keys that a call would try if all refused."""

@@ -329,6 +329,8 @@ class Execution(Struct, eq=False):
                 attempt.number == 1,
             )
             self.fleet.record_answer(entry, probe=attempt.probe)
+            if attempt.place:
+                self.fleet.record_rescue(attempt, call.attempts)
         return self.machine.record_success(attempt)
 
     def _unfit(self, exchange: ProviderExchange, form: Form) -> Fault | None:
@@ -370,6 +372,7 @@ class Execution(Struct, eq=False):
                     retry_after=fault.retry_after,
                     credential=rule.opens_credential,
                     alone=not self.machine.pause_s,
+                    kind=fault.kind,
                 )
             elif attempt.probe:
                 self.fleet.release_probe(attempt.leg.row)

@@ -31,6 +31,7 @@ from routewright.errors import NoProviders, ProviderFault, ValidationFailed
 from routewright.protocols import BaseProvider, Clock, Provider, options_of
 
 from .declarations import as_served, caller_extra_of, is_whole, overlay_declared, read_models, servers_of
+from .outages import Outages
 from .shared_limits import Sharing
 
 _log = logging.getLogger(__name__)
@@ -110,6 +111,7 @@ class Fleet:
         self._published = clock.monotonic()
         self.announce: Callable[[str, float], object] | None = None
         """Called when a circuit opens, with the model and the seconds."""
+        self.outages = Outages()
         self._warned: set[str] = set()
         """Models whose overrun was logged."""
         self._look_at = inf
@@ -135,12 +137,15 @@ class Fleet:
             before._journal.fold(before._board.forecast)
             self.workloads = self._journal.workloads = before.workloads
             self._warned = before._warned
+            self.outages = before.outages
+            self.outages.close_all(self._clock.monotonic())
             rows = {self.pool.row[model]: row for model, row in before.pool.row.items() if model in self.pool.row}
             overruns = before.health.overruns
             self.health.overruns = {row: overruns[theirs] for row, theirs in rows.items() if theirs in overruns}
             if not isinstance(before.health, SharedHealth):  # shared health is read from the storage
                 self.health.learn_from(before.health, rows, self._clock.monotonic())
         self._look_at = min(before._look_at, self._published)
+        self.outages.log()
 
     def board(self) -> Board:
         """The present snapshots, at today's prices. Publishes changes if they are due and no other thread does."""
@@ -153,6 +158,8 @@ class Fleet:
                     self._publish(now)
                 finally:
                     lock.release()
+                if self.outages.lines:
+                    self.outages.log()
         board = self._board
         if board.pool.dated and not board.pool.holds(self.day):
             with self._guard.lock:
@@ -292,7 +299,10 @@ class Fleet:
         if probe:
             with self._guard.lock:
                 if self._journal.book_probe(entry, self._board.forecast):
-                    self._publish(self._clock.monotonic())
+                    now = self._clock.monotonic()
+                    self._publish(now)
+                    self.outages.close(self.pool.models[entry.row], now)
+            self.outages.log()
             return
         if waiting < MOST_WAITING:
             entries.append(entry)
@@ -307,6 +317,7 @@ class Fleet:
         retry_after: float | None = None,
         credential: bool = False,
         alone: bool = False,
+        kind: wire.FaultKind = wire.FaultKind.SERVER,
     ) -> None:
         """Book a fault of the provider, or of its ``credential``, after the answers before it. ``alone``: no call waits
         out its ``retry_after``."""
@@ -324,8 +335,30 @@ class Fleet:
             )
             if moved:
                 self._publish(now)
+                self._note_circuit(row, now, kind, credential=credential)
+        self.outages.log()
         if moved and self.announce is not None and not credential:  # other processes may have another credential
             self.announce(self.pool.ids[row], self.due(row) - now)
+
+    def _note_circuit(self, row: int, now: float, kind: wire.FaultKind, *, credential: bool) -> None:
+        """Log that a circuit opened, once for each outage. Providers with keys log refusals themselves."""
+        model = self.pool.models[row]
+        if not self.circuits.is_tripped(row, credential=credential):
+            return
+        if not credential:
+            self.outages.open_circuit(model, kind, self.circuits.due(row) - now, now)
+        elif not options_of(self.server[row], BaseProvider).refused_keys:
+            self.outages.open_credential(model.provider, now)
+
+    def record_rescue(self, served: Attempt, attempts: Sequence[Attempt]) -> None:
+        """Count a call that a fallback served, if one of its attempts failed."""
+        failed = next((attempt for attempt in attempts if attempt.fault is not None), None)
+        if failed is not None and failed.fault is not None:
+            with self._guard.lock:
+                now = self._clock.monotonic()
+                self.outages.count_rescue(failed.provider, failed.fault, served.model, now)
+                self._look_at = min(self._look_at, self.outages.due)
+            self.outages.log()
 
     def open_circuit(self, model: str, seconds: float) -> None:
         """Open the circuit of a model because another process did."""
@@ -384,7 +417,9 @@ class Fleet:
                         health.know(rows, epoch)
                 self._look_at = now + max(0.0, (epoch + 1) * EPOCH_S - at)
             refusing = self.circuits.find_refusing(now) if self.circuits.tripped else {}
-            self._look_at = min([self._look_at, *refusing.values()])
+            if now >= self.outages.due:
+                self.outages.look(now)
+            self._look_at = min([self._look_at, self.outages.due, *refusing.values()])
             ahead_s = self._clock.time() - now
             moved = self.health.publish(now, {row: round((due + ahead_s) * 1000) for row, due in refusing.items()})
             if moved:

@@ -197,6 +197,11 @@ class Circuits:
             has_changed = True
         return self._retrip(has_changed)
 
+    def is_tripped(self, row: int, *, credential: bool) -> bool:
+        """True if the model's circuit, or its credential's, is not closed."""
+        circuit = self._credentials.get(self._providers[row]) if credential else self._models.get(row)
+        return circuit is not None and circuit.state is not State.CLOSED
+
     def open_for(self, row: int, now: float, seconds: float) -> bool:
         """Open a model's circuit because another process did; True if it changed."""
         return self._retrip(self._models[row].open_for(now, seconds))

@@ -13,8 +13,10 @@ from typing import Any, ClassVar, NoReturn, TypedDict, TypeVar
 import msgspec
 
 from routewright._core.catalogue.models import models_of
+from routewright._core.outage import Outage
 from routewright._core.request.read import read_retries, timeout_ms_of
 from routewright._core.request.rules import checked_caller_extra
+from routewright._runtime.fork import Guard
 from routewright.backends.clock import SystemClock
 from routewright.backends.transport import AutoTransport, Verify
 from routewright.errors import ProviderFault, ValidationFailed
@@ -113,7 +115,8 @@ class HttpProvider(BaseProvider, ABC):
         self.name = endpoint.name
         self._url = address_of(endpoint, base_url, environ)
         self._clock = SystemClock() if clock is None else clock
-        self._keys = KeyRing(keys_of(api_key, endpoint, environ), self._clock, self.name)
+        to_set = " or ".join(endpoint.key_variables) if api_key is None else "api_key"
+        self._keys = KeyRing(keys_of(api_key, endpoint, environ), self._clock, self.name, to_set)
         self._models = models_of(models)
         self._headers = {str(name).lower(): header_of(name, value) for name, value in (headers or {}).items()}
         self._redact = Redactor(self._keys.keys, self._headers)
@@ -248,7 +251,7 @@ class HttpProvider(BaseProvider, ABC):
     def _note_limits(self, key: Secret, call: UpstreamCall, headers: Mapping[str, str]) -> None:
         """Read from the headers of an answer when its key may be used again for the model."""
         resets = [seconds_until(headers, reset) for remaining, reset in self.quotas if headers.get(remaining) == "0"]
-        if resets or self._keys.refused:
+        if resets or self._keys.refusals:
             self._keys.accept(key, call.model.id, max(filter(None, resets), default=None))
 
     def _fault_of_media(self, headers: Mapping[str, str], body: str) -> ProviderFault:
@@ -297,14 +300,12 @@ class _Call:
     async def _enter(self) -> AsyncGenerator[Chunk, None]:
         """Try one key after the other until one is accepted."""
         keys = self._provider._keys
-        if keys.sole is not None:
-            return await self._ask(keys.sole)
         faults: dict[Secret, ProviderFault] = {}
-        for key in keys.choose(self._call.model.id):
+        for key in keys.choose(self._call.model.id) if keys.sole is None else keys.keys:
             try:
                 return await self._ask(key)
             except ProviderFault as fault:
-                if not keys.refuse(key, fault):
+                if not keys.refuse(key, fault) or keys.sole is not None:
                     raise
                 faults[key] = fault
         raise keys.fault_of(faults)
@@ -355,14 +356,19 @@ class KeyRing:
     A key is used until it is refused, since hosts cache prompts by key; then the next one that is available.
     """
 
-    def __init__(self, keys: Sequence[Secret], clock: Clock, provider: str) -> None:
+    def __init__(self, keys: Sequence[Secret], clock: Clock, provider: str, to_set: str) -> None:
+        """``to_set``: where the keys come from."""
         self.keys = tuple(keys)
         self.sole = self.keys[0] if len(self.keys) == 1 else None
         """The only key, if there is just one."""
         self.refused: set[Secret] = set()
-        """Those of several keys that the host refused at their last use."""
+        """Keys that the host refused at their last use."""
+        self.refusals: dict[Secret, Outage] = {}
+        """Of the keys that were ever refused."""
+        self._guard = Guard()
         self._clock = clock
         self._provider = provider
+        self._to_set = to_set
         self._place = 0
         """Place of the current key."""
         self._due: dict[tuple[Secret, str], float] = {}
@@ -389,6 +395,9 @@ class KeyRing:
     def accept(self, key: Secret, model: str, spent_s: float | None) -> None:
         """Called when a key was accepted. ``spent_s``: how long its limits for a model are used up."""
         self.refused.discard(key)
+        if (refusal := self.refusals.get(key)) is not None:
+            with self._guard.lock:
+                refusal.end(self._clock.monotonic())
         if spent_s is not None:
             self._due[key, model] = self._clock.monotonic() + min(spent_s, LONGEST_S)
 
@@ -398,10 +407,16 @@ class KeyRing:
         if seconds is None:
             return False
         self._due[key, ""] = self._clock.monotonic() + seconds
-        if fault.kind == FaultKind.AUTH and key not in self.refused and self.sole is None:
-            self.refused.add(key)
-            position = f"key {self.keys.index(key) + 1} of {len(self.keys)}"
-            _log.warning("%s refused %s (status %s); using the others", self._provider, position, fault.status)
+        if fault.kind == FaultKind.AUTH:
+            with self._guard.lock:
+                self.refused.add(key)
+                position = f"key {self.keys.index(key) + 1} of {len(self.keys)}"
+                left = len(self.keys) - len(self.refused)
+                use = f"calls use the other {left}" if left > 1 else "calls use the other one"
+                hint = use if left else f"none is left for its models; renew {self._to_set}"
+                refusal = self.refusals.setdefault(key, Outage(_log.warning, f"{self._provider} accepts {position}"))
+                why = "auth" if fault.status is None else f"status {fault.status}"
+                refusal.begin(self._clock.monotonic(), f"{self._provider} refused {position} ({why}): {hint}")
         return True
 
     def fault_of(self, faults: Mapping[Secret, ProviderFault]) -> ProviderFault:

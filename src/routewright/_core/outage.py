@@ -1,0 +1,79 @@
+"""What the log says of a part that fails and works again: one line for a change, none for a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+STEADY_S = 300.0
+"""A part that fails again within this time flaps: it is silent until it has worked, or failed, for as long."""
+
+
+class Outage:
+    """The outages of one part. Times are monotonic seconds. Use it under a lock, or from one thread."""
+
+    # Two lines for an outage are right until a vendor flaps: a circuit that opens and closes every 20 seconds would
+    # write 8,640 lines a day, and hide the others. To leave some of them out would be worse: the last line could say
+    # that it works while it does not. So the second failure within five minutes says that it flaps, and the next line
+    # follows once it is steady, either way. test_the_last_line_is_true_whatever_happens
+
+    __slots__ = ("_began", "_count", "_flaps", "_log", "_since", "_text", "_works", "is_on")
+
+    def __init__(self, log: Callable[[str], object], works: str) -> None:
+        """``log`` takes a line. ``works`` is the line that says that it works again."""
+        self._log = log
+        self._works = works
+        self.is_on = False
+        """True while it fails."""
+        self._flaps = False
+        self._since = self._began = -inf
+        self._count = 0
+        self._text = ""
+
+    def begin(self, now: float, text: str) -> None:
+        """It fails; ``text`` says so, and why. Call it for every failure, or for changes only."""
+        self.settle(now)
+        if self.is_on:
+            return
+        is_again = now - self._since < STEADY_S
+        self.is_on = True
+        self._since, self._text = now, text
+        self._count += 1
+        if not is_again:
+            self._began = now
+            self._count = 1
+            self._log(text)
+        elif not self._flaps:
+            self._flaps = True
+            self._log(f"{text}; it flaps, so the next line follows once it has worked or failed for {period(STEADY_S)}")
+
+    def end(self, now: float) -> None:
+        """It works."""
+        self.settle(now)
+        if not self.is_on:
+            return
+        if not self._flaps:
+            self._log(f"{self._works}, after {period(now - self._since)}")
+        self.is_on = False
+        self._since = now
+
+    def settle(self, now: float) -> None:
+        """Log how it is if it flapped and is steady now."""
+        if now < self.steady_at:
+            return
+        self._flaps = False
+        state = f"{self._text}; it has failed" if self.is_on else f"{self._works}; it has worked"
+        began = period(self._since - self._began)
+        self._log(f"{state} for {period(now - self._since)}, after {self._count} outages in {began}")
+
+    @property
+    def steady_at(self) -> float:
+        """When ``settle`` has something to log; infinity if it does not flap."""
+        return self._since + STEADY_S if self._flaps else inf
+
+
+def period(seconds: float) -> str:
+    """A duration for people: ``40 s``, ``12 min``, ``3.5 h``."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h".replace(".0 h", " h")

@@ -1,0 +1,123 @@
+"""Outages at providers, for log and metrics: open circuits, refused credentials, rescues by other models."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, defaultdict, deque
+from contextlib import suppress
+from math import inf
+
+from msgspec import Struct
+
+from routewright._core.outage import Outage, period
+from routewright.wire import FaultKind, Model
+
+SINGLY = 3
+"""Open circuits of a provider that have a line of their own. Further ones share one."""
+PAUSES_S = 60.0, 600.0, 3600.0, 6 * 3600.0
+"""Times between two lines about the rescues from a provider. After an hour without a rescue the next is a first one."""
+
+_log = logging.getLogger(__name__)
+
+
+class _Rescues(Struct):
+    """Rescues from a provider since its last line."""
+
+    since: float
+    kinds: Counter[FaultKind]
+    pause: int = 0
+    """The index of ``PAUSES_S``."""
+
+    @property
+    def due(self) -> float:
+        return self.since + PAUSES_S[self.pause]
+
+
+class Outages:
+    """The outages at one fleet's providers. Use it under the fleet's lock, but ``log`` outside of it."""
+
+    def __init__(self) -> None:
+        self.rescues = Counter[tuple[str, FaultKind]]()
+        """Calls that another model answered, by the provider that failed first and the kind of its fault."""
+        self.lines = deque[str]()
+        """What is to be logged once the lock is released, since a handler may be slow."""
+        self.due = inf
+        """When ``look`` has something to do."""
+        self._parts: dict[str, Outage] = {}
+        self._open = defaultdict[str, dict[str, str]](dict)
+        """The part of every model with an open circuit, by provider."""
+        self._waiting: dict[str, _Rescues] = {}
+
+    def open_circuit(self, model: Model, kind: FaultKind, due_s: float, now: float) -> None:
+        """A model's circuit is open, and lets a probe pass in ``due_s`` seconds."""
+        open_models = self._open[model.provider]
+        name = model.id if len(open_models) < SINGLY else f"{model.provider}/*"
+        name = open_models.setdefault(model.id, name)
+        what = f"circuit of {model.id}"
+        text = f"{what} opened ({kind}): calls go to other models, and the first probe in {period(due_s)}"
+        if name != model.id:
+            what = f"circuits of further {model.provider} models"
+            text = f"{what} opened, that of {model.id} first ({kind}): calls go to other models"
+        self._begin(name, f"{what} closed", text, now)
+
+    def open_credential(self, provider: str, now: float) -> None:
+        """A provider refuses its credential."""
+        what = f"circuit of {provider}'s credential"
+        text = f"{what} opened (auth): no call goes to its models but a probe; renew the credential"
+        self._begin(provider, f"{what} closed", text, now)
+
+    def close(self, model: Model, now: float) -> None:
+        """A model answered a probe."""
+        open_models = self._open[model.provider]
+        name = open_models.pop(model.id, None)
+        if name is not None and name not in open_models.values():
+            self._parts[name].end(now)
+        if (credential := self._parts.get(model.provider)) is not None:
+            credential.end(now)
+
+    def close_all(self, now: float) -> None:
+        """All circuits start closed in another fleet."""
+        self._open.clear()
+        for part in self._parts.values():
+            part.end(now)
+
+    def count_rescue(self, provider: str, kind: FaultKind, model: str, now: float) -> None:
+        """A model answered a call after a provider had failed."""
+        self.rescues[provider, kind] += 1
+        if (waiting := self._waiting.get(provider)) is not None:
+            waiting.kinds[kind] += 1
+            return
+        self._waiting[provider] = waiting = _Rescues(now, Counter())
+        self.due = min(self.due, waiting.due)
+        self.lines.append(f"{provider} failed ({kind}): {model} answered the call; further rescues are counted")
+
+    def look(self, now: float) -> None:
+        """Write the lines that are due."""
+        for part in self._parts.values():
+            part.settle(now)
+        for provider, waiting in [*self._waiting.items()]:
+            if now < waiting.due:
+                continue
+            if waiting.kinds:
+                kinds = ", ".join(f"{kind} {count}" for kind, count in waiting.kinds.most_common())
+                number = waiting.kinds.total()
+                text = f"{provider} failed ({kinds}): other models answered {number} more call{'s' * (number > 1)}"
+                self.lines.append(f"{text} in the last {period(now - waiting.since)}")
+            elif now - waiting.since >= PAUSES_S[2]:
+                del self._waiting[provider]
+                continue
+            self._waiting[provider] = _Rescues(now, Counter(), min(waiting.pause + 1, len(PAUSES_S) - 1))
+        steady = (part.steady_at for part in self._parts.values())
+        self.due = min((*steady, *(waiting.due for waiting in self._waiting.values())), default=inf)
+
+    def log(self) -> None:
+        """Log what is waiting. Call it without the fleet's lock."""
+        with suppress(IndexError):  # another thread may take the last one
+            while True:
+                _log.warning(self.lines.popleft())
+
+    def _begin(self, name: str, works: str, text: str, now: float) -> None:
+        if (part := self._parts.get(name)) is None:
+            part = self._parts[name] = Outage(self.lines.append, works)
+        part.begin(now, text)
+        self.due = min(self.due, part.steady_at)
