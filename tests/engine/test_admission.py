@@ -142,7 +142,7 @@ async def test_a_cheaper_model_answers_if_the_balance_covers_no_other() -> None:
 
 
 async def test_a_call_waits_for_reserved_money_until_its_deadline() -> None:
-    bank = await Bank([Pause(5.0), *ANSWER], ANSWER, terms=[account(monthly_nanos=1_200_000)]).open()
+    bank = await Bank([Pause(5.0), *ANSWER], ANSWER, terms=[account(monthly_nanos=1_250_000)]).open()
     ended: dict[str, Any] = {}
 
     async def call(name: str, **options: Any) -> None:
@@ -163,7 +163,7 @@ async def test_a_call_waits_for_reserved_money_until_its_deadline() -> None:
     assert isinstance(ended["hurried"], RateLimited)
     assert ended["hurried"].detail["level"] == "month"
     assert ended["hurried at"] == pytest.approx(1.2, abs=0.05)
-    assert await bank.purse() == (1_200_000, 2 * COST, 0)
+    assert await bank.purse() == (1_250_000, 2 * COST, 0)
 
 
 async def test_a_fallback_is_paid_from_the_rest_and_the_failed_attempt_counts() -> None:

@@ -15,7 +15,7 @@ from routewright._core.routing.decide import Choice, choose, choose_vocabularies
 from routewright._core.routing.inputs import Defaults
 from routewright._runtime.loop import at_once
 from routewright.errors import NoCandidates, StorageUnavailable
-from routewright.wire import DecisionInput, Grant, Replay
+from routewright.wire import DecisionInput, Grant, Overrun, Replay
 
 from .admission import TRIES, Admission
 from .counting import Counting
@@ -82,7 +82,7 @@ class Deciding:
         raise StorageUnavailable(f"the caller's balance changed during each of {TRIES} decisions; try again")
 
     def _is_outdated(self, call: Call, choice: Choice) -> bool:
-        """True if a provider of the plan has billed more than was admitted since the decision. The call then has newer
+        """True if the decision reserves less than a provider of the plan has billed since. The call then has newer
         snapshots."""
         # A call may wait for money between its decision and its grant, often for the very call whose provider then
         # bills too much. Admitted with the old reservation, it would overspend with full knowledge
@@ -90,7 +90,7 @@ class Deciding:
         fleet = call.fleet
         assert isinstance(fleet, Fleet), "`make_call` took one"
         overruns = fleet.health.overruns
-        if not overruns or all(overruns.get(leg.row) == leg.overrun for leg in choice.plan.legs):
+        if not overruns or all((leg.overrun or Overrun()).covers(overruns.get(leg.row)) for leg in choice.plan.legs):
             return False
         call.renew(fleet.board().with_dials(call.board.pool.dials))
         return True

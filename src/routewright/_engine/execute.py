@@ -415,8 +415,8 @@ class Execution(Struct, eq=False):
     def _report_overrun(self, attempt: Attempt) -> None:
         """Cover later calls. Input above its bound matters to budgets only: many servers add tokens to a prompt."""
         overrun = attempt.overrun
-        if overrun is not None and not self.is_sandbox and (overrun.output_tokens or self.machine.room is not None):
-            self.fleet.record_overrun(attempt, overrun, self.call.bounds)
+        if overrun is not None and not self.is_sandbox and (overrun.output or self.machine.room is not None):
+            self.fleet.record_overrun(attempt, overrun)
 
     def _apply_tier(self, attempt: Attempt, tier: str) -> None:
         """Price it as the tier that served it."""

@@ -43,8 +43,8 @@ DEGRADED_BELOW = 500
 """A model that answers fewer than this of a thousand calls, with confidence, is shown as degraded."""
 
 _OVERRUN = (
-    "%s billed %d input and %d output tokens, admitted were %d and %s; from now on budgets cover as much: "
-    "leave the model out of calls with a budget if its provider does not honour max_output_tokens"
+    "%s billed %s tokens more than were admitted; budgets cover as much from now on: "
+    "leave the model out of calls with a budget if that reserves too much"
 )
 NO_PROVIDER = (
     "no provider is configured; set a provider's key in the environment (OPENAI_API_KEY ...), "
@@ -262,17 +262,18 @@ class Fleet:
             self._journal.fold(self._board.forecast)
             return self._retries.take(now)
 
-    def record_overrun(self, attempt: Attempt, overrun: wire.Overrun, bounds: wire.TokenBounds) -> None:
+    def record_overrun(self, attempt: Attempt, overrun: wire.Overrun) -> None:
         """Cover with budgets what the provider of an attempt has billed, from the next admission on."""
-        usage = attempt.usage
         with self._guard.lock:
             self.health.record_overrun(attempt.leg.row, overrun)
             if self._sharing is not None:
                 self._sharing.poke()
             self._publish(self._clock.monotonic())
-        if usage is not None and attempt.model not in self._warned:
+        excess = zip(attempt.excess, ("input", "output"), strict=True)
+        parts = [f"{tokens:,} {side}" for tokens, side in excess if tokens > 0]
+        if parts and attempt.model not in self._warned:
             self._warned.add(attempt.model)
-            _log.warning(_OVERRUN, attempt.model, usage.input, usage.output, attempt.leg.length(bounds)[1], attempt.cap)
+            _log.warning(_OVERRUN, attempt.model, " and ".join(parts))
 
     def admits(self, row: int, now: float) -> bool | None:
         """True if a model may be called now; None: as a probe (``Traffic``)."""

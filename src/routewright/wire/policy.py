@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from msgspec.structs import astuple
+from itertools import accumulate, groupby
+from typing import Literal, TypeAlias
 
 from .account import Durability
 from .plain import Struct
 from .request import Budget, CacheOpts, Goal, OnPartial, Params, Strategy
 
-PARTS = 1_000_000
 Stage = Literal["input", "output"]  # a text is checked on its way to a model, or from it
 GuardrailAction = Literal["redact", "block"]
 PatternKind = Literal["email", "phone", "card", "iban", "api_key"]
@@ -157,29 +155,56 @@ class Policy(PolicyRules, frozen=True, kw_only=True, omit_defaults=True, forbid_
     """Rules for particular requests. The first class that matches applies."""
 
 
-class Overrun(Struct, frozen=True, array_like=True):
-    """The most that a model's provider has billed beyond what calls were admitted with: a factor, in millionths, or a
-    number of tokens, whichever is more. Budgets cover it. Factors are rounded up."""
+Bills: TypeAlias = tuple[tuple[int, int], ...]
+"""Pairs ``(bound, billed)``: a call admitted with at most ``bound`` tokens was billed ``billed``, which is no less."""
 
-    input_factor: int = PARTS
-    """Of the bound of the prompt."""
-    input_tokens: int = 0
-    output_factor: int = PARTS
-    """Of the output cap."""
-    output_tokens: int = 0
+
+class Overrun(Struct, frozen=True, array_like=True):
+    """What a model's provider has billed, once it billed more than a call was admitted with. Budgets cover it. In order
+    of bounds, at most two per power of four."""
+
+    input: Bills = ()
+    """By the size of the prompt."""
+    output: Bills = ()
+    """By the output cap."""
 
     def billed(self, input_tokens: int, output_tokens: int) -> tuple[int, int]:
         """The most that may be billed for a prompt of at most ``input_tokens`` and an output cap."""
-        billed_input = max(input_tokens * self.input_factor // PARTS, self.input_tokens)
-        return billed_input, max(output_tokens * self.output_factor // PARTS, self.output_tokens)
+        return _billed(self.input, input_tokens), _billed(self.output, output_tokens)
 
     def cap_within(self, output_tokens: int) -> int:
         """The largest output cap for which at most this much is billed; negative if there is none."""
-        return -1 if output_tokens < self.output_tokens else output_tokens * PARTS // self.output_factor
+        caps = [output_tokens * bound // billed for bound, billed in self.output if billed <= output_tokens]
+        return max(caps, default=-1) if self.output else output_tokens
+
+    def covers(self, other: Overrun | None) -> bool:
+        """True if this record reserves as much as the other one, or more, for every call."""
+        sides = () if other is None else ((self.input, other.input), (self.output, other.output))
+        return all(_billed(theirs, bound) <= billed for ours, theirs in sides for bound, billed in ours or ((1, 1),))
 
     def merge(self, other: Overrun | None) -> Overrun:
-        """The larger of both in every respect."""
-        return self if other is None else Overrun(*map(max, astuple(self), astuple(other)))
+        """The record of all that both have seen."""
+        return self if other is None else Overrun(_fold(self.input + other.input), _fold(self.output + other.output))
+
+
+def _billed(bills: Bills, tokens: int) -> int:
+    # A bill has two readings: the provider adds tokens to every call, or multiplies them. By both, a smaller call costs
+    # no more, and a larger one at most as much times the ratio of the bounds. All bills must agree with the truth, so
+    # the lowest of these limits holds. test_both_readings_of_an_overrun_cover_every_call
+    limits = [billed if tokens <= bound else -(-tokens * billed // bound) for bound, billed in bills]
+    return min(limits, default=tokens)
+
+
+def _fold(bills: Bills) -> Bills:
+    """Raise the bills until they agree, and keep the smallest and the largest per power of four."""
+    # A bill above the limit that another one sets refutes that limit. The other one is raised as far as needed: to the
+    # same amount if its bound is larger, to the same ratio if it is smaller. After a pass in both directions, amounts
+    # rise with the bounds and ratios fall, so a bill between two others is covered without it, and a record
+    # that is merged once more stays as it is: processes agree. test_a_record_is_never_below_a_bill
+    rising = list(accumulate(sorted(bills), lambda last, bill: (bill[0], max(last[1], bill[1]))))
+    agreed = accumulate(rising[::-1], lambda last, bill: (bill[0], max(bill[1], -(-last[1] * bill[0] // last[0]))))
+    groups = [list(group) for _, group in groupby(agreed, lambda bill: bill[0].bit_length() // 2)]
+    return tuple(sorted({bill for group in groups for bill in (group[0], group[-1])}))
 
 
 class Learned(Struct, frozen=True, omit_defaults=True):

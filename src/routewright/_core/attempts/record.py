@@ -95,7 +95,9 @@ class _Rare(Rare):
     """If the provider did not report final usage: the output tokens it reported, the bytes of the answer and the tokens
     of its tool calls' names. Empty if the answer never arrived."""
     overrun: wire.Overrun | None = None
-    """Set if the provider billed more than the prompt's bound or the cap."""
+    """Set if the provider billed more than was reserved, or so little that less can be reserved."""
+    excess = 0, 0
+    """The input and output tokens billed beyond what was reserved."""
     unslept_ms = 0.0
     """In the sandbox: the model's usual latency."""
     screen: CheckedAnswer | None = None
@@ -304,26 +306,43 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
             high = self.leg.length(bounds)[1] if bounds.counted or bounds.images else bounds.high
             if self.repair is not None:
                 high += self.repair.high
-            if usage.output > self.cap or usage.input > high:
-                self._note_overrun(usage, high, self.cap)
+            if usage.output > self.cap or usage.input > high or self.leg.overrun is not None:
+                self._note_overrun(usage, bounds, high, self.cap)
         self.cost_nanos = usage_nanos(self.leg.prices if self.prices_of_day is None else self.prices_of_day, usage)
         return usage
 
-    def _note_overrun(self, usage: Usage, high: int, cap: int) -> None:
-        # One observation has several explanations, and the next call must be covered whichever holds. Input: the host
-        # adds tokens to every prompt, or multiplies them. Output: the host bills a multiple of the cap, thinks
-        # beside it, or ignores it. A factor alone fails calls that are smaller than this one, a sum of tokens larger
-        # ones; the larger of both covers whoever bills in the manner that was seen. A text that is visibly longer than
-        # the cap shows that the host ignores it: then only the model's own maximum bounds the next.
-        # test_no_call_admitted_after_an_overrun_exceeds_its_budget
-        overrun = wire.Overrun()
-        if usage.input > high:
-            overrun = replace(overrun, input_factor=-(-usage.input * wire.PARTS // high), input_tokens=usage.input)
-        if usage.output > cap:
-            is_ignored = self.characters + self.thought_characters > cap * CHARACTERS_PER_TOKEN
-            tokens = max(usage.output, self.leg.max_output * is_ignored)
-            overrun = replace(overrun, output_factor=-(-usage.output * wire.PARTS // cap), output_tokens=tokens)
-        self.overrun = overrun
+    def _note_overrun(self, usage: Usage, bounds: TokenBounds, high: int, cap: int) -> None:
+        # A bill bounds other calls by the size of what it was for. Of a prompt that was not counted exactly only bounds
+        # are known, and ``high`` is one token per byte: taken as the size, it would let a prompt of as many tokens seem
+        # as cheap once it is counted. So such a prompt counts as 80 % of what a count would probably have been, by the
+        # estimate and the margin of the model's vocabulary. An answer that ended by itself does not show what is billed
+        # for its cap; a text visibly longer than the cap shows that the host ignores it, and then only the model's own
+        # maximum bounds the next. A change is published and ends compiled plans. So a bill counts if it contradicts
+        # the record, or lowers it by a sixteenth: test_no_call_admitted_after_an_overrun_exceeds_its_budget,
+        # test_a_large_call_ends_the_overestimate.
+        known = self.leg.overrun or wire.Overrun()
+        reserved = known.billed(high, cap)
+        self.excess = excess = usage.input - reserved[0], usage.output - reserved[1]
+        inputs: wire.Bills = ()
+        outputs: wire.Bills = ()
+        if excess[0] > 0 or (known.input and self.counted and not self.usage_estimated):
+            inputs = ((min(self._size(bounds), usage.input), usage.input),)
+        if usage.output > cap and self.characters + self.thought_characters > cap * CHARACTERS_PER_TOKEN:
+            longest = max(usage.output, self.leg.max_output)
+            outputs = (1, longest), (longest, longest)
+        elif excess[1] > 0 or (known.output and usage.output and self.finish_reason in ("length", "budget")):
+            outputs = ((min(cap, usage.output), usage.output),)
+        bills = wire.Overrun(inputs, outputs)
+        merged = known.merge(bills).billed(high, cap)
+        if max(excess) > 0 or any(16 * new <= 15 * old for new, old in zip(merged, reserved, strict=True)):
+            self.overrun = bills
+
+    def _size(self, bounds: TokenBounds) -> int:
+        """The size of the prompt that a bill was for; if it was not counted exactly, a low one."""
+        length = self.leg.length(bounds)
+        measure = self.leg.measure
+        percent = 100 if measure.tokenizer or bounds.images else measure.margin.percent
+        return length[1] if length[0] == length[1] else max(1, min(length[1], bounds.best * percent // 100) * 4 // 5)
 
     def doubt(self) -> None:
         """Note that the provider may bill output that never arrived."""
