@@ -180,7 +180,7 @@ FURTHER_NAMES = {
         "RequestLike StepCall StepDone StepWait Steps Subscription WhyNot decode_request"
     ),
     "routewright.integrations.otel": "OpenTelemetry",
-    "routewright.server": "AccessLog Admin App Exchange HttpLimits Observer create_admin create_app",
+    "routewright.server": "AccessLog Admin App Exchange HttpLimits Observer create_admin create_app sse_response",
     "routewright.server.metrics": "Metrics",
     "routewright.settings": "SystemClock",
     "routewright.storage": "MemoryCoordination Rollups check_batch check_digests ids_of selects",

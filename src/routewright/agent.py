@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
 
@@ -21,6 +21,7 @@ from ._engine.context import find_tool
 from ._engine.storage import GuardedStorage
 from ._engine.tool_calls import Approve, shown_text
 from ._engine.turns import SYSTEM, AgentSettings
+from ._runtime.blocking import Closing
 from ._runtime.fork import importing
 from .errors import NotFound, ValidationFailed
 from .protocols import BaseTool, CodeSandbox, SearchBackend, Tool, ToolContext, ToolFailed, options_of
@@ -133,28 +134,49 @@ class AgentAnswer(PlainData, Generic[T_co]):
         return self.response.trace_id
 
 
-class AgentStream:
-    """The events of a run, to iterate once."""
+class AgentStream(Closing):
+    """The events of a run, to iterate once. Leaving its context ends the run."""
 
     def __init__(self, run: Run) -> None:
-        self._run = run
+        self.run = run
+        """For servers: its headers and its deadline."""
         self._events = run.events()
+        self._ready = deque[wire.AgentEvent]()
+        """Events that ``start`` has waited for."""
+        self._is_started = False
 
     def __aiter__(self) -> AsyncIterator[wire.AgentEvent]:
         return self
 
     async def __anext__(self) -> wire.AgentEvent:
-        return await anext(self._events)
+        return self._ready.popleft() if self._ready else await anext(self._events)
+
+    async def start(self) -> None:
+        """Wait for the end of the first step. Raises as ``Agent.run`` if the run is refused before. Later failures are
+        in the ``status`` of ``run.completed``."""
+        if not self._is_started:
+            self._is_started = True
+            async for event in self._events:
+                self._ready.append(event)
+                if not isinstance(event, wire.RunStarted | wire.StepStarted):
+                    break
+
+    async def sse(self) -> AsyncGenerator[bytes]:
+        """The events as ``POST /v1/agents/run`` sends them (``Stream.sse``)."""
+        async with self:
+            async for event in self:
+                yield event.to_sse()
 
     @property
     def result(self) -> AgentAnswer[Any]:
         """The outcome, after the last event."""
-        if self._run.response is None:
+        if self.run.response is None:
             raise RuntimeError("the run has not ended: iterate over its events first")
-        return AgentAnswer(self._run.response, self._run.data)
+        return AgentAnswer(self.run.response, self.run.data)
 
     async def aclose(self) -> None:
         """End a run that has not ended."""
+        self._ready.clear()
         await self._events.aclose()
 
 
@@ -248,8 +270,7 @@ class Agent:
         run = self._start(task, options)
         return AgentAnswer(await run.finish(), run.data)
 
-    @asynccontextmanager
-    async def stream(self, task: str, **options: Unpack[RunOptions]) -> AsyncIterator[AgentStream]:
+    def stream(self, task: str, **options: Unpack[RunOptions]) -> AgentStream:
         """Run a task and yield an event per step.
 
             async with agent.stream("...") as events:
@@ -258,11 +279,7 @@ class Agent:
             print(events.result.output)
 
         The last event is ``run.completed``. Leaving the block early ends the run."""
-        stream = AgentStream(self._start(task, options))
-        try:
-            yield stream
-        finally:
-            await stream.aclose()
+        return AgentStream(self._start(task, options))
 
     async def resume(
         self,

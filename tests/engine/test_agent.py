@@ -296,6 +296,25 @@ async def test_a_run_that_waited_a_day_for_its_client_starts_again() -> None:
     assert again.trace_id != first.trace_id
 
 
+async def test_a_started_stream_has_ended_its_first_step_and_has_all_events() -> None:
+    made = router([asks(("add", {"a": 2})), "5"])
+    stream = Agent(made, tools=[add]).stream("go")
+    for _ in range(2):
+        await stream.start()
+    assert len(calls_of(made)) == 1
+    pieces = [piece async for piece in stream.sse()]
+    assert [piece.split(b"\n")[1] for piece in pieces] == [b"id: %d" % number for number in range(1, len(pieces) + 1)]
+    assert pieces[0].startswith(b"event: run.started\n")
+    assert pieces[-1].startswith(b"event: run.completed\n")
+    assert stream.result.output == "5"
+
+
+async def test_a_run_that_is_refused_is_refused_at_its_start() -> None:
+    async with Agent(router([]), models=["no/model"]).stream("go") as stream:
+        with pytest.raises(ValidationFailed):
+            await stream.start()
+
+
 async def test_a_stream_has_events_for_each_step() -> None:
     made = router([asks(("add", {"a": 2})), "5"])
     async with Agent(made, tools=[add]).stream("go") as events:

@@ -60,7 +60,7 @@ class Run:
         self._engine = engine
         self._is_immediate = engine.admissions.is_immediate
         self._checkpoints = Checkpoints(storage, engine.log, caller, request)
-        self._clock = engine.log.clock
+        self.clock = engine.log.clock
         self._settings = settings
         self._request = request
         self._caller = caller
@@ -207,7 +207,7 @@ class Run:
             if isinstance(reply, wire.Replay):
                 return reply.result
             self._admission = admission
-        self.deadline = self._clock.monotonic() + lasts_s
+        self.deadline = self.clock.monotonic() + lasts_s
         return None
 
     def _release(self) -> None:
@@ -228,7 +228,7 @@ class Run:
             messages += [*await self._checkpoints.conversation(), wire.Message("user", self._request.task)]
             state = wire.Checkpoint(
                 trace_id=self.trace_id,
-                created_at=self._clock.time(),
+                created_at=self.clock.time(),
                 request=self._request,
                 messages=messages,
                 steps=[],
@@ -241,7 +241,7 @@ class Run:
         self.trace_id = state.trace_id
         self.spent_nanos = state.spent_nanos
         before_ms = max((step.start_ms + step.duration_ms for step in state.steps), default=0.0)
-        self._began = self._clock.monotonic() - before_ms / 1000
+        self._began = self.clock.monotonic() - before_ms / 1000
         return state
 
     def _started(self) -> wire.RunStartedData:
@@ -266,7 +266,7 @@ class Run:
         """Call the model, again after a retryable error. Waits for room in the caller's rate limits, if need be longer
         than a step's time."""
         state = run.state
-        started_at = self._clock.monotonic()
+        started_at = self.clock.monotonic()
         start_ms = self._now_ms()
         while len(state.steps) < action.number and run.ended is None:
             took_ms = 0.0
@@ -289,8 +289,8 @@ class Run:
             except errors.RouterError as error:
                 if isinstance(error, errors.RateLimited) and error.detail.get("limit_of") in _WINDOWS:
                     wait_s = error.detail.get("retry_after_seconds", inf)
-                    if self._clock.monotonic() + wait_s <= self.deadline:
-                        await self._clock.sleep(wait_s)
+                    if self.clock.monotonic() + wait_s <= self.deadline:
+                        await self.clock.sleep(wait_s)
                         continue
                 if self._turns.shorten(state, error):
                     continue
@@ -334,14 +334,14 @@ class Run:
                     run_id=self.trace_id,
                     step=action.number + index,
                     caller=self._caller,
-                    deadline=self._clock.monotonic() + self._step_s,
+                    deadline=self.clock.monotonic() + self._step_s,
                     left_nanos=None if left_nanos is None else left_nanos // len(action.calls),
                     metadata=self._request.metadata or {},
                     limit=self._scope.limit,
                 )
                 with inside_tool(self._scope, context.step):
                     settings = self._settings
-                    results[index] = await run_tool(settings.tools, call, context, self._clock, settings.approve)
+                    results[index] = await run_tool(settings.tools, call, context, self.clock, settings.approve)
 
         if len(action.calls) == 1:
             await use(0, action.calls[0])  # a new task would take longer than most tools
@@ -365,7 +365,7 @@ class Run:
         response = self.response
         assert response is not None, "it has ended"
         record = self._record(run, response.status, json.encode(response))
-        with self._clock.deadline(record.deadline, shield=True):
+        with self.clock.deadline(record.deadline, shield=True):
             await self._engine.log.commit(record)
             if response.marker == "tool_calls_pending":
                 await self._checkpoints.try_keep(run.state)
@@ -378,7 +378,7 @@ class Run:
         fault = error if isinstance(error, errors.RouterError) else self._why_left()
         if fault is None and isinstance(error, Exception):
             fault = errors.InternalError(type(error).__name__)
-        with self._clock.deadline(self._clock.monotonic() + LAST_S, shield=True):
+        with self.clock.deadline(self.clock.monotonic() + LAST_S, shield=True):
             if not run.state.steps and isinstance(error, errors.RouterError):  # refused
                 if self._checkpoints.is_stored:
                     await self._checkpoints.forget(self.trace_id)
@@ -397,14 +397,14 @@ class Run:
         caller = self._caller
         self._is_recorded = True
         summary = run.summary(self._now_ms()) if self.response is None else self.response.summary
-        took_ms, now = summary.total_latency_ms, self._clock.time()
+        took_ms, now = summary.total_latency_ms, self.clock.time()
         if isinstance(self._within, InsideTool):
             self._within.record(self.trace_id, run.state.spent_nanos, None, None)
         trace = run_trace(
             run.state, caller, self._turns.base, status, took_ms, None if run.error is None else run.error.code
         )
         captured = None if log.capture is None else log.capture.of(words_of(run.state), None)
-        record = RunRecord(trace, captured, deadline=self._clock.monotonic() + LAST_S)
+        record = RunRecord(trace, captured, deadline=self.clock.monotonic() + LAST_S)
         outcome = "failed" if status == "cancelled" else status
         message = wire.AgentRunCompleted(self.trace_id, outcome, summary, self._request.metadata or {})
         once = f"{message.type}:{self.trace_id}:{len(run.state.steps)}"  # a resumed run ends more than once
@@ -425,4 +425,4 @@ class Run:
         return self._ms_since(self._began)
 
     def _ms_since(self, began: float) -> float:
-        return round((self._clock.monotonic() - began) * 1000, 3)
+        return round((self.clock.monotonic() - began) * 1000, 3)

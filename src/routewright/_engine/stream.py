@@ -16,6 +16,7 @@ from routewright._core.outcome import raise_failure
 from routewright._core.routing.plan import ID
 from routewright._core.trace.spans import CACHE_HEADER
 from routewright.errors import RouterError
+from routewright.protocols import Clock
 
 from .admission import Admission
 from .answer import Answer, events_again, events_before_end, reasoning_data
@@ -173,6 +174,11 @@ class Stream:
         """Set a function that returns why a call was left early. With an error the call is not charged; None: the
         reader left."""
         self._why_left = explain
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of its Router."""
+        return self._engine.log.clock
 
     @property
     def headers(self) -> dict[str, str]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 
 import anyio
 
-from routewright.agent import Agent
+from routewright import Stream
+from routewright.agent import Agent, AgentStream
 from routewright.console import Console
 from routewright.errors import RouterError
 from routewright.router import Router
@@ -18,12 +20,15 @@ from routewright.wire.problems import shown
 
 from .admin import PROBES, READY_S, Admin
 from .bodies import Bodies
-from .endpoints import Auth, Authenticate, Service
-from .errors import headers_of, shutdown_error, to_client_error
+from .endpoints import Auth, Authenticate, EventFrames, Service
+from .errors import envelope, headers_of, new_id, shutdown_error, to_client_error
 from .exchange import CLIENT_LEFT, JSON, ClientLeft, Exchange, Observer, Receive, Scope, Send, serve_other
 from .fields import wrong
 from .http_limits import HttpLimits
 from .routes import EXACT, body_at, find
+from .sse import EventStream
+
+AsgiResponse = Callable[[Scope, Receive, Send], Coroutine[object, object, None]]
 
 EXPOSED = (
     "X-Request-Id, Retry-After, Warning, ETag, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, "
@@ -123,16 +128,13 @@ class App:
                 self._is_open = True
             await endpoint.serve(self._service, exchange)
         except ClientLeft:
-            exchange.left = True
-            if exchange.status is None:  # middleware around the application expects a response
-                with suppress(Exception):  # of the closed connection
-                    await exchange.respond(b"", CLIENT_LEFT, JSON)
+            await _leave(exchange)
         except anyio.get_cancelled_exc_class():
             if exchange.status is None:
-                await exchange.send_shielded(_fail(exchange, shutdown_error()))
+                await exchange.send_shielded(_fail(exchange, shutdown_error(), partial(body_at, exchange.path)))
             raise
         except Exception as error:  # of the host's plug-ins, or a defect; a client must get a 500
-            await _fail(exchange, error)
+            await _fail(exchange, error, partial(body_at, exchange.path))
         finally:
             if self._observers:
                 exchange.ended_at = self._clock.monotonic()
@@ -187,11 +189,41 @@ def create_app(
     return App(service, limits, observers, cors, Admin(router, "", READY_S) if health else None)
 
 
-async def _fail(exchange: Exchange, error: Exception) -> None:
+def sse_response(stream: Stream | AgentStream) -> AsgiResponse:
+    """An ASGI response with the events of a stream, as ``POST /v1/route`` or ``/v1/agents/run`` sends them.
+
+        async def ask(request):  # an endpoint of Starlette
+            return sse_response(router.stream(request.query_params["question"]))
+
+    An error before the first content is a JSON response with its status and headers. If the client disconnects, the
+    call ends."""
+
+    async def respond(scope: Scope, receive: Receive, send: Send) -> None:
+        clock = stream.clock if isinstance(stream, Stream) else stream.run.clock
+        exchange = Exchange(scope, receive, send, new_id("req_"), clock, HttpLimits())
+        try:
+            await EventStream(exchange, EventFrames(exchange, stream)).run(finishes=False)
+        except ClientLeft:
+            await _leave(exchange)
+        except Exception as error:  # as in ``App``
+            await _fail(exchange, error, envelope)
+
+    return respond
+
+
+async def _leave(exchange: Exchange) -> None:
+    """End the exchange with a client that disconnected."""
+    exchange.left = True
+    if exchange.status is None:  # middleware around the application expects a response
+        with suppress(Exception):  # of the closed connection
+            await exchange.respond(b"", CLIENT_LEFT, JSON)
+
+
+async def _fail(exchange: Exchange, error: Exception, encode: Callable[[RouterError], bytes]) -> None:
     """Answer with an error, unless a response has begun."""
     error = to_client_error(error, exchange.request_id)
     exchange.trace_id = exchange.trace_id or error.trace_id
     exchange.code = error.code
     if exchange.status is None:
         with suppress(ClientLeft):
-            await exchange.respond(body_at(exchange.path, error), error.status, JSON, headers_of(error))
+            await exchange.respond(encode(error), error.status, JSON, headers_of(error))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
 from inspect import isawaitable
@@ -14,7 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
 from routewright import Agent, Stream, wire
-from routewright.agent import Run, decode_run
+from routewright.agent import AgentStream, decode_run
 from routewright.console import Console
 from routewright.errors import AuthenticationFailed, PermissionDenied, ValidationFailed
 from routewright.router import Options, Prepared, Router
@@ -222,7 +221,7 @@ async def run_agent(service: Service, exchange: Exchange, caller: wire.Caller, _
     run = service.agent.prepare(request, caller)
     finishes = request.idempotency_key is not None
     if request.stream_steps:
-        await EventStream(exchange, EventFrames(exchange, run)).run(finishes=finishes)
+        await EventStream(exchange, EventFrames(exchange, AgentStream(run))).run(finishes=finishes)
         return
     response = await (run.finish() if finishes else while_connected(exchange, run.finish))
     exchange.trace_id = response.trace_id
@@ -232,15 +231,16 @@ async def run_agent(service: Service, exchange: Exchange, caller: wire.Caller, _
 class EventFrames:
     """The events of a call or an agent run as server-sent events (contract 5; ``sse.Frames``)."""
 
-    def __init__(self, exchange: Exchange, stream: Stream | Run) -> None:
+    def __init__(self, exchange: Exchange, events: Stream | AgentStream) -> None:
         self.headers: dict[str, str] = {}
-        self.stream = stream
+        self.stream = events if isinstance(events, Stream) else events.run
+        self._events = events
         self._exchange = exchange
         self._last_id = 0
 
     async def __aiter__(self) -> AsyncGenerator[Frame, None]:
         """Give them in order. Raises the error that refuses or ends the call."""
-        async with self.stream if isinstance(self.stream, Stream) else aclosing(self.stream.events()) as events:
+        async with self._events as events:
             async for event in events:
                 if isinstance(event, wire.StreamError) and isinstance(self.stream, Stream):
                     self.stream.raise_failure()

@@ -102,7 +102,8 @@ def headers_of(error: errors.RouterError) -> dict[str, str]:
 
 
 _clock = SystemClock()
-_ids = Ids(_clock, SystemRandom())
+new_id = Ids(_clock, SystemRandom())
+"""Makes ids of requests without a Router."""
 
 
 class Refusal(Enum):
@@ -140,7 +141,7 @@ class RefusedClient(NamedTuple):
 def refuse(refusal: Refusal, client: str | None, headers: Iterable[tuple[bytes, bytes]]) -> RefusedClient:
     """Build the response to a refused client. ``headers`` are added to it."""
     kind = refusal.kind
-    request_id = _ids("req_")
+    request_id = new_id("req_")
     body = envelope(kind(refusal.message, request_id=request_id))
     phrase = HTTPStatus(kind.status).phrase
     fields = {
