@@ -173,7 +173,9 @@ def test_a_file_that_others_can_read_or_write_is_refused(store: SqliteStorage, m
     root_secret(store, {})
     path = secret_path(store.path)
     path.chmod(mode)
-    with pytest.raises(StorageUnavailable, match=f"other users can read {path}; run 'chmod 600 {path}'") as raised:
+    with pytest.raises(
+        StorageUnavailable, match=f"other users can (read|write) {path}; run 'chmod 600 {path}'"
+    ) as raised:
         root_secret(store, {})
     assert path.read_text().strip() not in str(raised.value)
     path.chmod(0o600)
@@ -190,9 +192,39 @@ def test_a_file_without_a_secret_is_refused_and_left_alone(store: SqliteStorage,
     assert path.read_bytes() == content
 
 
+@table(
+    "place, said",
+    [
+        (
+            lambda path: path.symlink_to(path.with_name("another")),
+            "is a symbolic link; put the file itself in its place",
+        ),
+        (os.mkfifo, "is not a regular file; move it away"),
+    ],
+    ids=["link", "pipe"],
+)
+def test_what_is_no_file_of_its_own_is_refused_and_nothing_hangs(store: SqliteStorage, place: Any, said: str) -> None:
+    path = secret_path(store.path)
+    path.with_name("another").write_text("0123456789abcdef" * 4)
+    path.unlink(missing_ok=True)  # of the row before
+    place(path)
+    with pytest.raises(StorageUnavailable) as raised:
+        root_secret(store, {})
+    assert str(raised.value) == f"{path} {said.format(path=path)}"
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can give files away")
+def test_a_secret_of_another_user_is_refused(store: SqliteStorage) -> None:
+    root_secret(store, {})
+    path = secret_path(store.path)
+    os.chown(path, 12_345, 12_345)
+    with pytest.raises(StorageUnavailable, match=f"belongs to user 12345; run as that user, or run 'chown 0 {path}'"):
+        root_secret(SqliteStorage(store.path), {})
+
+
 def test_a_folder_is_refused(store: SqliteStorage) -> None:
     secret_path(store.path).mkdir()
-    with pytest.raises(StorageUnavailable, match="cannot be read"):
+    with pytest.raises(StorageUnavailable, match="is not a regular file"):
         root_secret(store, {})
 
 

@@ -430,3 +430,57 @@ def test_a_trace_under_another_traces_id_is_named(path: Path) -> None:
 def test_the_first_twenty_of_many_problems_are_listed(path: Path) -> None:
     execute(path, "UPDATE body SET trace = x''")
     assert len(upkeep.check(path).problems) == 20
+
+
+IS_ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
+OTHERS_WRITE = "other users can write {file}; run 'chmod go-w {file}', and check what is in it"
+NO_FILE = "{file} is not a regular file; move it away"
+
+
+def link(file: Path) -> None:
+    file.unlink(missing_ok=True)
+    file.symlink_to(file.with_name("another"))
+
+
+def pipe(file: Path) -> None:
+    file.unlink(missing_ok=True)
+    os.mkfifo(file)
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm", "-keep"])
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda file: file.chmod(0o606), OTHERS_WRITE),
+        (lambda file: (file.chmod(0o660), os.chown(file, -1, 12_345)), OTHERS_WRITE),
+        (
+            lambda file: os.chown(file, 12_345, -1),
+            "{file} belongs to user 12345; run as that user, or run 'chown 0 {file}'",
+        ),
+        (link, "{file} is a symbolic link; put the file itself in its place"),
+        (pipe, NO_FILE),
+    ],
+    ids=["all may write", "a group may write", "another owner", "link", "pipe"],
+)
+async def test_a_file_of_the_store_that_others_can_change_is_refused(
+    path: Path, suffix: str, spoil: Any, said: str
+) -> None:
+    if not IS_ROOT:
+        pytest.skip("only root can give files away")
+    file = Path(f"{path}{suffix}")
+    storage = SqliteStorage(path)  # first: a link in its place is then followed once and for all
+    await anyio.to_thread.run_sync(file.touch)
+    spoil(file)
+    async with aclosing(storage):
+        with pytest.raises(StorageUnavailable) as raised:
+            await storage.scan("default", Traces(), after=None, limit=1)
+    assert str(raised.value) == said.format(file=file)
+
+
+async def test_a_store_that_the_group_of_this_process_may_write_is_used(path: Path) -> None:
+    """Volumes of containers are mounted so."""
+    os.chmod(path, 0o660)
+    if IS_ROOT:
+        os.chown(path, 12_345, os.getegid())
+    async with aclosing(SqliteStorage(path)) as storage:
+        assert len(await storage.scan("default", Traces(), after=None, limit=200)) == 100

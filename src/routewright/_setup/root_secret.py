@@ -242,6 +242,9 @@ def _new() -> bytes:
 
 
 def _read(path: Path) -> _FileContent:
+    from routewright.backends.storage.sqlite.file import check_file  # only a store in a file has one
+
+    check_file(path, chmod="600")
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())

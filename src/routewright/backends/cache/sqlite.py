@@ -17,7 +17,7 @@ from routewright._runtime.fork import Guard, quiet_at_fork
 from routewright._runtime.loop import Threads
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.sqlite.connections import retry_transient
-from routewright.backends.storage.sqlite.file import connect, file_of, identity_of, make_file, pragma
+from routewright.backends.storage.sqlite.file import check_store, connect, file_of, identity_of, make_file, pragma
 from routewright.backends.storage.sqlite.sync import fault_of
 from routewright.errors import StorageCorrupt, ValidationFailed
 from routewright.protocols import BaseCache, Clock, Vector
@@ -86,6 +86,7 @@ class _Connection:
             try:
                 if self._sqlite is None or self._identity != identity_of(self._path):  # the file was deleted
                     self._close()
+                    check_store(self._path)
                     make_file(self._path)
                     self._identity = identity_of(self._path)
                     self._sqlite = connect(str(self._path))

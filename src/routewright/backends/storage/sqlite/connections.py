@@ -23,7 +23,7 @@ from routewright._core.analytics.rollup import merge_buckets
 from routewright._runtime.fork import Guard, Renewals, quiet_at_fork
 from routewright.errors import StorageUnavailable
 
-from .file import Connect, Connection, identity_of, make_file, pragma
+from .file import Connect, Connection, check_store, identity_of, make_file, pragma
 from .schema import id_of, prepare
 from .sync import IS_POSSIBLE, is_transient
 
@@ -228,6 +228,7 @@ class Connections:
 
     def _connect_file(self) -> Connection:
         """Connect. Creates the file if none was open."""
+        check_store(self.path)
         if self._file is None:
             make_file(self.path)
         try:

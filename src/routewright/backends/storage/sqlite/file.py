@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from errno import ENAMETOOLONG
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from routewright.backends.storage.tables.statements import Statements
-from routewright.errors import ValidationFailed
+from routewright.errors import StorageUnavailable, ValidationFailed
 from routewright.wire.problems import shown
 
 T = TypeVar("T")
@@ -67,6 +68,36 @@ def make_file(path: Path) -> None:
     may contain prompts."""
     with suppress(OSError):  # it exists, or SQLite will report the error
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def check_file(path: Path, chmod: str = "go-w") -> None:
+    """Raise ``StorageUnavailable`` for a file through which another user could read or change what is stored, or that
+    could hang. A missing one passes. ``chmod``: the mode that mends it."""
+    # Files that a group may write are accepted if this process is in that group, whoever owns them: container platforms
+    # mount volumes so (fsGroup of Kubernetes), and start processes under changing users.
+    if os.name != "posix":
+        return
+    try:
+        status = os.lstat(path)
+    except OSError:  # missing, or opening it reports why not
+        return
+    mode, user = status.st_mode, os.geteuid()
+    is_shared = bool(mode & stat.S_IWGRP) and status.st_gid in (os.getegid(), *os.getgroups())
+    if stat.S_ISLNK(mode):
+        raise StorageUnavailable(f"{path} is a symbolic link; put the file itself in its place")
+    if not stat.S_ISREG(mode):
+        raise StorageUnavailable(f"{path} is not a regular file; move it away")
+    if mode & stat.S_IWOTH or (mode & stat.S_IWGRP and not is_shared):
+        raise StorageUnavailable(f"other users can write {path}; run 'chmod {chmod} {path}', and check what is in it")
+    if status.st_uid not in (0, user) and not is_shared:
+        hint = f"run as that user, or run 'chown {user} {path}'"
+        raise StorageUnavailable(f"{path} belongs to user {status.st_uid}; {hint}")
+
+
+def check_store(path: Path) -> None:
+    """``check_file`` of a database and the files beside it."""
+    for suffix in ("", "-wal", "-shm", "-keep", _BESIDE):
+        check_file(Path(f"{path}{suffix}"))
 
 
 class _SelfClosing(sqlite3.Connection):
