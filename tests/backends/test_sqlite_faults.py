@@ -274,7 +274,8 @@ def test_a_store_without_write_permission_is_read_only_and_unchanged() -> None:
     cases = [  # rights of folder and file, whether it is open elsewhere, results of a write and a read
         (0o777, 0o444, False, "StorageReadOnly True"),
         (0o777, 0o444, True, "StorageReadOnly True"),
-        (0o555, 0o666, False, "StorageReadOnly StorageReadOnly"),
+        (0o555, 0o600, False, "StorageReadOnly StorageReadOnly"),
+        (0o777, 0o666, False, "StorageUnavailable StorageUnavailable"),  # others could change it
         (0o555, 0o444, True, "StorageReadOnly True"),
         (0o777, 0o000, False, "StorageUnavailable StorageUnavailable"),
     ]
@@ -291,6 +292,8 @@ def test_a_store_without_write_permission_is_read_only_and_unchanged() -> None:
                 reader.execute("SELECT count(*) FROM trace").fetchone()
             for each in path.parent.iterdir():
                 each.chmod(file)
+                if file == 0o600:
+                    os.chown(each, 65534, -1)
             path.parent.chmod(folder)
         said = run(READ_ONLY, root / "warm.db", *paths).split("\n")
         assert said == [results for *_, results in cases]
@@ -358,7 +361,8 @@ async def test_another_programs_file_is_refused_unchanged(tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", ["none/traces.db", "."])
 async def test_a_path_where_no_file_can_be_is_refused(tmp_path: Path, name: str) -> None:
     async with aclosing(SqliteStorage(tmp_path / name)) as storage:
-        await refusal_of(storage, StorageUnavailable, "it cannot be opened; check the file's")
+        said = "is not a regular file" if name == "." else "it cannot be opened; check the file's"
+        await refusal_of(storage, StorageUnavailable, said)
 
 
 async def test_a_damaged_page_is_a_typed_error(tmp_path: Path) -> None:

@@ -442,6 +442,11 @@ def link(file: Path) -> None:
     file.symlink_to(file.with_name("another"))
 
 
+def lend(file: Path) -> None:
+    file.chmod(0o660)
+    os.chown(file, -1, 12_345)
+
+
 def pipe(file: Path) -> None:
     file.unlink(missing_ok=True)
     os.mkfifo(file)
@@ -452,7 +457,7 @@ def pipe(file: Path) -> None:
     ("spoil", "said"),
     [
         (lambda file: file.chmod(0o606), OTHERS_WRITE),
-        (lambda file: (file.chmod(0o660), os.chown(file, -1, 12_345)), OTHERS_WRITE),
+        (lend, OTHERS_WRITE),
         (
             lambda file: os.chown(file, 12_345, -1),
             "{file} belongs to user 12345; run as that user, or run 'chown 0 {file}'",
