@@ -81,7 +81,8 @@ def check_file(path: Path, chmod: str = "go-w") -> None:
         status = os.lstat(path)
     except OSError:  # missing, or opening it reports why not
         return
-    mode, user = status.st_mode, os.geteuid()
+    mode = status.st_mode
+    user = os.geteuid()
     is_shared = bool(mode & stat.S_IWGRP) and status.st_gid in (os.getegid(), *os.getgroups())
     if stat.S_ISLNK(mode):
         raise StorageUnavailable(f"{path} is a symbolic link; put the file itself in its place")
