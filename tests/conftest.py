@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -116,8 +117,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _among(patterns: Sequence[str], item: pytest.Item) -> bool:
-    path = item.path.relative_to(ROOT).as_posix()
-    return any(fnmatchcase(path, pattern) for pattern in patterns)
+    return _match(tuple(patterns), item.path)
+
+
+@cache  # files are few, items many
+def _match(patterns: tuple[str, ...], path: Path) -> bool:
+    name = path.relative_to(ROOT).as_posix()
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 @pytest.fixture(autouse=True)
