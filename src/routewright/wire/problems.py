@@ -252,6 +252,7 @@ def nearest(word: str, choices: Iterable[str]) -> str | None:
     if len(tails) > _MOST_COMPARED:  # people rarely get the first letter wrong
         tails = dict(islice(((end, names) for end, names in tails.items() if end[:1] == tail[:1]), _MOST_COMPARED))
     close = get_close_matches(tail, tails, n=len(tails) or 1, cutoff=_CLOSE)
+    close = [end for end in close if abs(len(end) - len(tail)) * 2 < len(end)]  # chance puts three letters into five
     provider = f"{low.partition('/')[0]}/"
     close = sorted(close, key=lambda end: not any(name.lower().startswith(provider) for name in tails[end]))[:1]
     if not close:  # swapped letters, or added or missing words
