@@ -336,7 +336,7 @@ class Agent:
         """Prepare a run for a server. ``request.tools`` selects from the agent's tools. A request may lower the agent's
         limits, not raise them. Raises ``ValidationFailed`` for an unknown tool."""
         limits = {name: _least(getattr(request, name), getattr(self._limits, name)) for name in _CEILINGS}
-        return self._run(msgspec.structs.replace(request, **limits), caller)
+        return self._run(msgspec.structs.replace(request, **limits), caller, None, is_remote=True)
 
     @cached_property
     def blocking(self) -> BlockingAgent:
@@ -354,9 +354,11 @@ class Agent:
         for name in _CEILINGS:
             if getattr(request, name) is None:
                 request = msgspec.structs.replace(request, **{name: getattr(self._limits, name)})
-        return self._run(request, caller, within)
+        return self._run(request, caller, within, is_remote=False)
 
-    def _run(self, request: wire.AgentRequest, caller: wire.Caller | None, within: ToolContext | None = None) -> Run:
+    def _run(
+        self, request: wire.AgentRequest, caller: wire.Caller | None, within: ToolContext | None, *, is_remote: bool
+    ) -> Run:
         router = self.router
         tags = router.tags_here
         run_request = msgspec.structs.replace(
@@ -368,7 +370,8 @@ class Agent:
         )
         caller = router.resolve_caller(caller or router.caller)
         tool = within or find_tool(router.engine.admissions, caller)
-        return Run(router.engine, self._storage, self._settings(run_request), run_request, caller, within=tool)
+        plan = self._settings(run_request)
+        return Run(router.engine, self._storage, plan, run_request, caller, within=tool, is_remote=is_remote)
 
     def _settings(self, request: wire.AgentRequest) -> AgentSettings:
         """The plan of a run, with all of the agent's tools or those that the request names."""

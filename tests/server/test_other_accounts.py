@@ -16,13 +16,14 @@ pytestmark = pytest.mark.anyio
 ROUTE = {"messages": [{"role": "user", "content": "hi"}]}
 
 
-@pytest.mark.parametrize("path", ["/v1/route", "/v1/chat/completions"])
+@pytest.mark.parametrize("path", ["/v1/route", "/v1/chat/completions", "/v1/agents/run"])
 async def test_an_unknown_account_is_refused_without_naming_others(path: str) -> None:
     storage = MemoryStorage()
     await Console(storage).create_account("acme")
     router = Router(providers=[ScriptedProvider(lambda call: "hello", models=[GOOD])], storage=storage)
     app = create_app(router, authenticate=lambda scope: Caller("acmee"))
-    answer = await ask(app, scope_of("POST", path=path), ROUTE | {"model": "auto"} if "chat" in path else ROUTE)
+    body = {"task": "hi"} if "agents" in path else ROUTE | {"model": "auto"} if "chat" in path else ROUTE
+    answer = await ask(app, scope_of("POST", path=path), body)
     error = answer.json["error"]
     assert (answer.status, error["code"]) == (403, "permission_denied")
     assert error["message"] == "the account 'acmee' is unknown; ask the operator to add it"

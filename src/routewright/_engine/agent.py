@@ -55,8 +55,10 @@ class Run:
         *,
         resumed: Resumption | None = None,
         within: ToolContext | InsideTool | None = None,
+        is_remote: bool = False,
     ) -> None:
-        """``request`` has its limits filled in. ``within`` is the tool call of another run that started this one."""
+        """``request`` has its limits filled in. ``within`` is the tool call of another run that started this one.
+        ``is_remote``: a server received it (``Read.is_remote``)."""
         self._engine = engine
         self._is_immediate = engine.admissions.is_immediate
         self._checkpoints = Checkpoints(storage, engine.log, caller, request)
@@ -66,6 +68,7 @@ class Run:
         self._caller = caller
         self._resumed = resumed
         self._within = within
+        self._is_remote = is_remote
         self._admission: Admission | None = None
         self._scope = RunScope(engine.admissions, caller)
         self._step_s = (request.per_step_timeout_ms or 0.0) / 1000
@@ -186,7 +189,8 @@ class Run:
             task_request = wire.RouteRequest(
                 [wire.Message("user", request.task)], "cost", "balanced", timeout_ms=lasts_s * 1000, idempotency_key=key
             )
-            read = Read(task_request, wire.TokenBounds(0, 0, 0), PATH, body=identity_of(request))
+            body = identity_of(request)
+            read = Read(task_request, wire.TokenBounds(0, 0, 0), PATH, body=body, is_remote=self._is_remote)
             limit = None if self._within is None else self._within.limit
             admission = self._engine.admissions.begin(read, self._caller, limit, scope="agents")
         if admission is not None and admission.left is None and await self._engine.admissions.is_open(admission):
