@@ -157,7 +157,7 @@ async def test_it_is_not_ready_while_traces_cannot_be_written() -> None:
     with pytest.raises(StorageUnavailable):
         await router.flush()
     told = await ask(admin, "/readyz")
-    assert (told.status, told.json["problem"]) == (503, "the storage cannot be written: traces wait")
+    assert (told.status, told.json["problem"]) == (503, "the storage cannot be written: the last write failed")
     storage.kinds = ()
     await router.flush()
     assert (await ask(admin, "/readyz")).status == 200

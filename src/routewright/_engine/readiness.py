@@ -61,8 +61,6 @@ class Readiness:
             unread = await _fault("read", partial(self._storage.read, wire.SYSTEM_ACCOUNT, wire.CurrentRetention()))
             if unread is not None:
                 return unread
-            if self._writer.is_stuck:
-                return "the storage cannot be written: traces wait"
             now = self._clock.monotonic()
             has_written = self._writer.last_write
             self._writer.last_write = None

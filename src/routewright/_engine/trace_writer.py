@@ -128,8 +128,6 @@ class TraceWriter:
         self._last_fault: Exception | None = None
         self.fails = False
         """The last pass, or the last immediate write, had a fault."""
-        self.is_stuck = False
-        """The last pass that tried to write wrote nothing."""
         self._down: set[str] = set()
         """Accounts that failed in this pass."""
         self._wrote = False
@@ -282,8 +280,6 @@ class TraceWriter:
                     for _ in range(min(len(by_account) - 1, AT_ONCE)):
                         group.start_soon(write_rest)
             self.fails = self.fails and self._last_fault is not before
-            if by_account:
-                self.is_stuck = not self._wrote and bool(self._down)
             return bool(self._down)
 
     async def _write_announced(self) -> None:

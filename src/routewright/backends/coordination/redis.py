@@ -259,8 +259,7 @@ class RedisCoordination:
         """News since ``after``, of the last thousand (``protocols.Coordination``)."""
         if self._slots and self._thread is None:  # another Router closed it, but calls are running
             self._put(_WAKE)
-        count = partial(_count_processes, self._name)
-        self._seen = await self._server.run(count)
+        self._seen = await self._server.run(partial(_count_processes, self._name))
         if after is None:
             newest = await self._server.run(lambda client: client.xrevrange(NEWS, count=1))
             return Heard((), _parse_number(newest[0][0]) if newest else 0)
