@@ -223,12 +223,12 @@ async def test_traceparent_is_sent_beside_the_headers_of_the_options(package: St
 
 
 async def test_a_stream_is_read_like_that_of_a_host_and_closed(package: StandIn) -> None:
-    piece = {"index": 0, "id": "c1", "function": {"name": "f", "arguments": "{}"}}
+    piece = {"index": 0, "id": "c1", "function": {"name": "f", "arguments": "{ }"}}
     package.answer = Wrapper(
         delta(reasoning_content="hm"), delta("so"), delta(tool_calls=[piece]), delta(finish="tool_calls"), USAGE
     )
     assert await chunks_of(made(), call()) == [
-        Thought("hm"), Thought(item={"reasoning_content": "hm"}), Delta("so"), ToolDelta(0, "{}", "c1", "f"),
+        Thought("hm"), Thought(item={"reasoning_content": "hm"}), Delta("so"), ToolDelta(0, "{ }", "c1", "f"),
         Usage(9, 3), Finish("tool_calls"),
     ]  # fmt: skip
     assert package.answer.closed == 1

@@ -99,7 +99,7 @@ def native(reason: str) -> dict[str, Any]:
 
 MADE = [
     {"index": 0, "id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}},
-    {"index": 1, "id": "c2", "type": "function", "function": {"name": "g", "arguments": "{}"}},
+    {"index": 1, "id": "c2", "type": "function", "function": {"name": "g", "arguments": "{ }"}},
 ]
 COUNTS = {"prompt_tokens": 24, "completion_tokens": 51, "total_tokens": 75}
 OFFSETS = {"choices": [{"index": 0, "finish_reason": None, "content_filter_offsets": {"start_offset": 0}}]}
@@ -108,11 +108,12 @@ THINKING = {"type": "thinking", "thinking": []}
 NOTHING: list[Any] = [None, {}, {"content": None}, {"content": []}, {"content": [THINKING]}]
 CHAT: dict[str, Row] = {
     "pieces of calls by index": gives(
-        ToolDelta(0, '{"a"', "c1", "f"), ToolDelta(0, ": 1}"), ToolDelta(1, "{}", "c2", "g"), Finish("tool_calls"),
+        ToolDelta(0, '{"a"', "c1", "f"), ToolDelta(0, ": 1}"), ToolDelta(1, "", "c2", "g"), ToolDelta(1, "{}"),
+        Finish("tool_calls"),
         of=calling(piece(0, '{"a"', "c1", "f"), piece(0, ": 1}"), piece(1, "{}", "c2", "g")),
     ),
     "whole calls": gives(
-        ToolDelta(0, '{"a": 1}', "c1", "f"), ToolDelta(1, "{}", "c2", "g"), Finish("tool_calls"),
+        ToolDelta(0, '{"a": 1}', "c1", "f"), ToolDelta(1, "{ }", "c2", "g"), Finish("tool_calls"),
         of=(
             whole(SILENT | {"tool_calls": MADE}, finish="tool_calls", usage=None),
             events(delta(role="assistant", content=None, tool_calls=MADE), delta(finish="tool_calls")),
@@ -179,7 +180,7 @@ CHAT: dict[str, Row] = {
         Delta("a"), Finish("stop"), of=events(delta("a", finish="stop"), "[DONE] ", done=False)
     ),
     "content after the finish reason counts": gives(
-        Delta("all"), Delta("more"), ToolDelta(0, "{}", "a", "f"), TOLD, Finish("length"),
+        Delta("all"), Delta("more"), ToolDelta(0, "", "a", "f"), TOLD, ToolDelta(0, "{}"), Finish("length"),
         of=events(
             delta("all", finish="stop"), delta("more", finish="length"), piece(0, "{}", "a", "f"), USAGE
         ),

@@ -140,7 +140,7 @@ class Vendor:
 _ASKED = [
     {"index": 0, "id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": '}},
     {"index": 0, "function": {"arguments": '"🦜"}'}},
-    {"index": 1, "id": "c2", "type": "function", "function": {"name": "g", "arguments": "{}"}},
+    {"index": 1, "id": "c2", "type": "function", "function": {"name": "g", "arguments": "{ }"}},
 ]
 _CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
 _DONE = b"data: [DONE]\n\n"
@@ -165,7 +165,7 @@ OPENAI = Vendor(
     mark=(_DONE,),
     long=(openai.delta(TEXT), *(openai.delta(tool_calls=[piece]) for piece in _ASKED)),
     long_ending=(openai.delta(finish="tool_calls"), openai.USAGE, _DONE),
-    calls=(ToolDelta(0, '{"a": ', "c1", "f"), ToolDelta(0, '"🦜"}'), ToolDelta(1, "{}", "c2", "g")),
+    calls=(ToolDelta(0, '{"a": ', "c1", "f"), ToolDelta(0, '"🦜"}'), ToolDelta(1, "{ }", "c2", "g")),
     content="choices",
     deep=b'{"usage": ',
     usage="usage",

@@ -131,27 +131,28 @@ def pages(*cursors: Any) -> Server:
 
 
 @pytest.mark.parametrize(
-    ("server", "count", "asked"),
+    ("make", "count", "asked"),
     [
-        pytest.param(pages("a", "b", None), 3, [None, "a", "b"], id="G sound"),
-        pytest.param(pages(""), 1, [None], id="G java-sdk, csharp-sdk: an empty cursor"),
-        pytest.param(pages("a", ""), 2, [None, "a"], id="G an empty cursor on the last page"),
-        pytest.param(pages(7), 1, [None], id="G a number as cursor"),
-        pytest.param(pages("a", "a"), 2, [None, "a"], id="G codebase-memory-mcp: a cursor that never moves"),
-        pytest.param(pages("a", "b", "a"), 3, [None, "a", "b"], id="G cursors in a circle"),
+        pytest.param(lambda: pages("a", "b", None), 3, [None, "a", "b"], id="G sound"),
+        pytest.param(lambda: pages(""), 1, [None], id="G java-sdk, csharp-sdk: an empty cursor"),
+        pytest.param(lambda: pages("a", ""), 2, [None, "a"], id="G an empty cursor on the last page"),
+        pytest.param(lambda: pages(7), 1, [None], id="G a number as cursor"),
+        pytest.param(lambda: pages("a", "a"), 2, [None, "a"], id="G codebase-memory-mcp: a cursor that never moves"),
+        pytest.param(lambda: pages("a", "b", "a"), 3, [None, "a", "b"], id="G cursors in a circle"),
         pytest.param(
-            Server(lambda cursor: {"tools": [named("t")], "nextCursor": f"{cursor}x"}), 1, [None, "Nonex"],
+            lambda: Server(lambda cursor: {"tools": [named("t")], "nextCursor": f"{cursor}x"}), 1, [None, "Nonex"],
             id="G a new cursor for the same tools, for ever",
         ),
         pytest.param(
-            Server(lambda cursor: {"tools": [named("t")] if cursor else [], "nextCursor": None if cursor else "a"}),
+            lambda: Server(lambda at: {"tools": [named("t")] if at else [], "nextCursor": None if at else "a"}),
             1, [None, "a"], id="G an empty first page",
         ),
-        pytest.param(Server(lambda cursor: {"tools": None}), 0, [None], id="G Go: null for no tools"),
-        pytest.param(Server(lambda cursor: {}), 0, [None], id="G no list at all"),
+        pytest.param(lambda: Server(lambda cursor: {"tools": None}), 0, [None], id="G Go: null for no tools"),
+        pytest.param(lambda: Server(lambda cursor: {}), 0, [None], id="G no list at all"),
     ],
 )  # fmt: skip
-async def test_a_list_of_tools_ends(server: Server, count: int, asked: list[str | None]) -> None:
+async def test_a_list_of_tools_ends(make: Callable[[], Server], count: int, asked: list[str | None]) -> None:
+    server = make()
     async with server.tools() as tools:
         assert len(tools) == count
     assert server.cursors == asked

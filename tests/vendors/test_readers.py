@@ -277,6 +277,25 @@ ROWS: list[Any] = [
         blocks, [begin(0, TEXT), piece(0, text="a"), stop("end_turn"), DONE], Whole("a"), id="A proxies: [DONE]"
     ),
     pytest.param(
+        blocks,
+        [begin(0, {"type": "tool_use", "id": "a", "name": "f", "input": '{"x": 1}'}), stop("tool_use"), STOPPED],
+        Whole("", (("f", '{"x": 1}'),), "tool_calls"),
+        id="C claude-code-proxy: an input that is a text",
+    ),
+    pytest.param(
+        chat,
+        [b"", delta("a"), b" ", delta("b"), b"null", delta("", "stop"), b"", DONE],
+        Whole("ab"),
+        id="A AgentRouter, gateways: events of null or nothing between the pieces",
+    ),
+    pytest.param(
+        blocks,
+        [b"", begin(0, TEXT), b"", piece(0, text="a"), stop("end_turn"), b"", STOPPED],
+        Whole("a"),
+        id="A proxies of Anthropic: empty events",
+    ),
+    pytest.param(gemini, [b"", content("a"), b"", content("b", finish="STOP"), b""], Whole("ab"), id="A Gemini: too"),
+    pytest.param(
         gemini,
         [content(finish="STOP"), content("a"), content("b", finish="STOP"), content(finish="MAX_TOKENS")],
         Whole("ab", reason="length"),
@@ -512,6 +531,13 @@ def test_an_error_with_a_half_character_is_classified() -> None:
         assert (fault.kind, fault.body.isascii()) == ("rate_limited", True)
 
 
+def test_an_error_may_stand_in_fields_of_its_own() -> None:
+    fields = {"error_type": "BadRequestError", "error_message": "This model's maximum context length is 163840 tokens."}
+    for choices in (None, []):  # DeepInfra, Venice
+        assert read(chat(), sse({"id": "c", "choices": choices} | fields, DONE)) == "context_overflow"
+    assert read(chat(), sse(delta("a", "stop") | {"error_type": None, "error_message": ""}, DONE)) == Whole("a")
+
+
 def came_from_stream(reader: Reader, body: bytes) -> ProviderFault:
     with pytest.raises(ProviderFault) as caught:
         read_streamed(reader, body)
@@ -566,6 +592,12 @@ BILLS: list[Any] = [
     ),
     pytest.param(
         chat, [call(0, '{"x": 1}', "a", "f"), delta(finish="stop"), counts(9, 0), DONE], Bill(9, None), id="B: a call"
+    ),
+    pytest.param(
+        chat,
+        [call(0, "{}", "a", "f"), delta(finish="stop") | {"usage": counts()["usage"]}, DONE],
+        Bill(9, 3),
+        id="B Ollama: a call without arguments",
     ),
     pytest.param(chat, [delta("", "stop"), counts(9, 0), DONE], Bill(9, 0), id="B OpenAI: an empty answer"),
     pytest.param(
@@ -783,6 +815,21 @@ CALLS: list[Any] = [
         [call(0, '{"x": ', "a", "f"), call(0, '{"x": 1}'), call(0, "}")],
         (("f", '{"x": {"x": 1}}'),),
         id="E OpenAI: an object that begins like the arguments",
+    ),
+    pytest.param(
+        [call(0, "{}", "a", "f"), call(0, '{"x":'), call(0, ' "1"}'), call(1, "{}", "b", "g"), call(1, G2[1], "b")],
+        (F1, G2),
+        id="E Bedrock's gateways, LiteLLM: {} before the arguments",
+    ),
+    pytest.param(
+        [call(0, "", "a", "f"), call(0, "{}", "a", "f"), call(0, F1[1], "a", "f"), call(1, G2[1], "b", "g")],
+        (F1, G2),
+        id="E Gemini: {} before the arguments, with the name",
+    ),
+    pytest.param(
+        [call(0, "{}", "a", "f"), call(0, ""), call(1, {}, "b", "g"), call(2, F1[1], "c", "f")],
+        (("f", "{}"), ("g", "{}"), F1),
+        id="E Ollama: {} alone",
     ),
     pytest.param(
         [call(0, "", "a", "get_"), call(0, "", None, "weather"), call(0, "{}")],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import suppress
 from typing import Any, NoReturn, TypeVar, TypeVarTuple
@@ -29,8 +30,11 @@ DONE = "[DONE]"
 """The end mark of some protocols."""
 _NO_REASONS = ("null", "none", "finish_reason_unspecified")
 """Finish reasons, in lower case, that some hosts send with pieces before the last."""
+_NO_DATA = ("", "null")
+"""Data of events by which some gateways only keep the connection alive."""
 MAX_ANSWER_BYTES = 32 << 20
 MOST_CHECKS = 100
+_EMPTY = "{}"
 SLICE_BYTES = 4096
 """Bytes of a stream without an event after which other tasks get a turn."""
 
@@ -117,6 +121,7 @@ class Reader(ABC):
         if word.lower() in _NO_REASONS:
             self._reason = self._reason or word
             return
+        self.chunks += self._tools.release()
         reason = reason_of(self._provider, word)
         if self._reason not in CUT or reason in CUT or self._pieces > self._pieces_before:
             self._reason = reason
@@ -128,7 +133,7 @@ class Reader(ABC):
             raise fault_in_answer(self._provider, event.data)
         if event.data.startswith(DONE):
             self.end()
-        else:
+        elif event.data.strip() not in _NO_DATA:
             self.take(event.data)
 
     def read(self, document: bytes) -> None:
@@ -148,7 +153,7 @@ class Reader(ABC):
         is_blank = self._blank and not self._thought
         if not self._pieces and not is_blank and reason not in CUT:
             raise fault_of_document(self._provider, f"neither {self.content} nor tool calls")
-        self.chunks.append(Finish(reason))
+        self.chunks += *self._tools.release(), Finish(reason)
 
     # values of a document
 
@@ -280,15 +285,16 @@ class ToolCalls:
         """By the host's index."""
         self._by_id: dict[str, _Begun] = {}
         """By the host's id."""
-        self._last: _Begun | None = None
-        """The call begun last."""
+        self._begun: list[_Begun] = []
+        self._held: deque[_Begun] = deque()
+        """Calls with arguments that were held back."""
         self._indices: set[int] = set()
         self._free = 0
         """The next unused index."""
         self._ids: set[str] = set()
 
     def __bool__(self) -> bool:
-        return self._last is not None
+        return bool(self._begun)
 
     def add(self, piece: Piece) -> ToolDelta:
         """Return what a piece adds to its call."""
@@ -297,7 +303,8 @@ class ToolCalls:
         # arguments so far again. Taken by the index alone, two calls become one with the arguments {..}{..}, or one
         # becomes several. So a piece belongs to the call of its index, else of its id, else, if it has no new id and no
         # name, to the last one; and it begins the next call if its id is another, or if it has a name and the call of
-        # the place is complete. Calls that are numbered properly may interleave. See
+        # the place is complete. Calls that are numbered properly may interleave. Some hosts begin all arguments with
+        # `{}`, so that is held back until others follow, which replace it, or none. See
         # test_tool_calls_are_told_apart_in_any_numbering.
         function = piece.function or Function()
         name = function.name or ""
@@ -309,11 +316,12 @@ class ToolCalls:
             is_raised = at is not None and call is None
             if piece.id and (call is None or call.id not in (None, piece.id)):
                 call = self._by_id.get(piece.id, call)
-            if call is None and (at is None or not (piece.id or name)):
-                call = self._last
+            if call is None and self._begun and (at is None or not (piece.id or name)):
+                call = self._begun[-1]
             if call is None or call.ends_before(piece.id, name, arguments, is_raised=is_raised):
-                return self.begin(piece)
-            if piece.id and call.id is None:
+                id = self.begin(Piece(piece.index, piece.id, Function(name))).id
+                call = self._begun[-1]
+            elif piece.id and call.id is None:
                 call.id = piece.id
                 id = self._own(piece.id, call)
             if name:  # perhaps the second piece of it
@@ -323,9 +331,23 @@ class ToolCalls:
         if arguments[:1] == "{":
             arguments = call.without_repetition(arguments)
         if arguments:
+            if call.is_held:
+                call.arguments.clear()
+                call.size = 0
             call.arguments.append(arguments)
             call.size += len(arguments)
-        return ToolDelta(call.index, arguments, id, name)
+            call.is_held = arguments == _EMPTY and call.size == len(_EMPTY)
+            if call.is_held:
+                self._held.append(call)
+        return ToolDelta(call.index, "" if call.is_held else arguments, id, name)
+
+    def release(self) -> Iterator[ToolDelta]:
+        """Give the arguments that were held back, as nothing has replaced them."""
+        while self._held:
+            call = self._held.popleft()
+            if call.is_held:
+                call.is_held = False
+                yield ToolDelta(call.index, _EMPTY)
 
     def begin(self, piece: Piece) -> ToolDelta:
         """Return the start of a call, or all of it."""
@@ -337,7 +359,7 @@ class ToolCalls:
         self._free = max(self._free, index + 1)
         arguments = _text_of(function.arguments)
         call = self._latest[at] = _Begun(index, piece.id or None, function.name or "", [arguments], len(arguments))
-        self._last = call
+        self._begun.append(call)
         if piece.id:
             self._by_id[piece.id] = call
         id = self._own(piece.id or f"call_{index}", call)
@@ -365,6 +387,8 @@ class _Begun(msgspec.Struct):
     """How often the arguments were checked; a check takes linear time."""
     repeats: bool = False
     """True: a piece has all arguments so far."""
+    is_held: bool = False
+    """True: its arguments are ``{}``, which was not passed on yet."""
 
     def ends_before(self, id: str | None, name: str, arguments: str, *, is_raised: bool) -> bool:
         """True if a piece begins the next call. ``is_raised``: its index is new."""
@@ -375,7 +399,7 @@ class _Begun(msgspec.Struct):
         elif name != self.name:
             return is_raised or self.size > 0 or self.id is None
         else:
-            may_begin = self.is_named_once or arguments.startswith("{")
+            may_begin = not self.is_held and (self.is_named_once or arguments.startswith("{"))
         if not (may_begin and self.arguments[-1].rstrip().endswith("}")) or self.checks == MOST_CHECKS:
             return False
         self.checks += 1

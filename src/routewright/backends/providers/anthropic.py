@@ -520,7 +520,9 @@ class Blocks(Reader):
             item = {name: "".join(part) if isinstance(part, list) else part for name, part in block.items()}
             self.chunks.append(wire.Thought(item=placed(item, self._chars, self._calls)))
         elif "input" in block:
-            self.chunks.append(wire.ToolDelta(block["number"], encode(block["input"] or {})))
+            arguments = block["input"] or {}
+            arguments = arguments if isinstance(arguments, str) else encode(arguments)  # some proxies send a text
+            self.chunks.append(wire.ToolDelta(block["number"], arguments))
 
     def _say(self, value: object) -> None:
         self._blank = True

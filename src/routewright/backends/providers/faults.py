@@ -29,7 +29,7 @@ CUT = ("length", "content_filter")
 _SHOULD_RETRY = {"true": True, "false": False}
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
 _DURATION_S = (86_400.0, 3_600.0, 60.0, 1.0, 0.001)
-_WORDS = ("message", "msg", "detail", "error")
+_WORDS = ("message", "msg", "detail", "error_message", "error")
 """Fields with an error's message; the first one present counts."""
 _TOOL = re.compile(
     r"\b(?:tools(?!\[0\]\.func\w+d)|func\w+declarations)[.[](\d+)|(?:function|tool) ['`]([\w.-]+)['`]", re.I

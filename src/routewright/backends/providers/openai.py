@@ -452,6 +452,8 @@ class _Document(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: Any = None
     error: Any = None
+    error_message: Any = None
+    """DeepInfra's and Venice's field for an error."""
     x_groq: _Groq | None = None
     """Groq's field in the first and last event of a stream."""
     base_resp: _BaseResp | None = None
@@ -490,7 +492,8 @@ class Completion(Reader):
     def _read(self, completion: _Document, document: bytes | str) -> None:
         groq = completion.x_groq
         minimax = completion.base_resp
-        if completion.error or (groq and groq.error) or (minimax and minimax.status_code):
+        errors = completion.error, completion.error_message, groq and groq.error, minimax and minimax.status_code
+        if any(errors):
             raise fault_in_answer(self._provider, text_of(document))
         for choice in completion.choices or ():
             if choice.index:  # only one is requested

@@ -324,7 +324,7 @@ class ResponseItems(Reader):
             item.part = part
             self.chunks.append(wire.Thought(piece))
         elif item.number is not None:
-            self.chunks.append(self._tools.add(Piece(item.number, None, Function(None, piece))))
+            self.chunks.append(wire.ToolDelta(item.number, piece))
         item.pieces.append(piece)
 
     def _complete(self, item: _Item, whole: str) -> None:
