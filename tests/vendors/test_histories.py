@@ -28,7 +28,7 @@ from routewright._core.request.read import as_request, decode_request
 from routewright.backends.providers.hosts import HOSTS
 from routewright.backends.providers.http import HttpProvider
 from routewright.backends.providers.openai import request_body
-from routewright.backends.providers.tool_ids import with_ids
+from routewright.backends.providers.tool_ids import in_order, with_ids
 from routewright.wire import (
     FilePart,
     Finish,
@@ -305,6 +305,31 @@ def test_a_result_belongs_to_the_last_call_of_its_id() -> None:
     old, _, new, answer = with_ids([*unanswered, calling(("x", "{}")), result("x")])
     assert (old.tool_calls or [])[0].id == "x"
     assert (new.tool_calls or [])[0].id == answer.tool_call_id != "x"
+
+
+TURNS: list[Any] = [
+    pytest.param([calling(("a", "{}")), calling(("b", "{}")), result("a"), result("b")], id="K Messages: two turns"),
+    pytest.param(
+        [Message("assistant", "one", [ToolCall("a", FunctionCall("f", "{}"))]), calling(("b", "{}")), result("b"),
+         result("a")], id="P Responses: comments between calls",
+    ),
+    pytest.param([calling(("a", "{}")), Message("developer", "now"), result("a")], id="N Codex: a developer between"),
+    pytest.param([calling(("a", "{}")), Message("user", "wait"), result("a")], id="N Codex: the user between"),
+    pytest.param([calling(("a", "{}"), ("b", "{}")), result("b"), result("a")], id="N Codex: as tools end"),
+    pytest.param([calling(("a", "{}")), result("a"), result("a", "later")], id="N Codex: a result twice"),
+    pytest.param([calling(("x" * 99, "{}")), Message("user", "wait"), result("x" * 99)], id="H with a replaced id"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("turns", TURNS)
+def test_results_follow_their_calls(turns: list[Message]) -> None:
+    body = body_of("chat", [Message("user", "a"), *turns, Message("user", "b")])
+    assert [id for id, _ in calls_in("chat", body)] == answered_in("chat", body)
+
+
+def test_a_result_without_its_call_stays_where_it_is() -> None:
+    messages = [result("b"), Message("user", "a"), calling(("a", "{}"), ("b", "{}")), result("a"), result("c")]
+    assert in_order(messages) is messages
 
 
 def test_an_id_that_looks_like_a_shortened_one_is_another() -> None:

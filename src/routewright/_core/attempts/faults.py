@@ -120,10 +120,10 @@ _SIGNS = (
     # OpenAI and many others; Anthropic; GitHub, two
     "code context_overflow context_length_exceeded request_too_large",
     "code context_overflow model_max_prompt_tokens_exceeded tokens_limit_reached",
-    # OpenAI; Azure, two; Alibaba; New API; StepFun; Volcengine, two
+    # OpenAI; Azure, two; Alibaba; New API; StepFun; Volcengine, two; Z.ai
     "code refused content_policy_violation invalid_prompt moderation_blocked base_resp.1026 base_resp.1027",
     "code refused content_filter responsibleaipolicyviolation data_inspection_failed sensitive_words_detected",
-    "code refused censorship_blocked sensitivecontentdetected inputtextsensitivecontentdetected",
+    "code refused censorship_blocked sensitivecontentdetected inputtextsensitivecontentdetected 1301",
     # OpenAI, within answers of its Responses API
     "code refused bio_policy misalignment_policy_violation image_content_policy_violation",
     # Groq, with 400 or, of permissions, 403; OpenAI; Mistral; Azure; Together, with 400; Alibaba, with 403
@@ -175,6 +175,8 @@ _SIGNS = (
     r"text context_overflow range of input length|reduce the length of|tokens`? \+ `max_new_tokens|max_(model|seq)_len",
     "text context_overflow max_tokens must be at least 1, got -|input token count.{0,40}only supports|string too long",
     "text context_overflow request payload size exceeds|body too large for .{0,80}tokens|上下文|输入.{0,6}(过长|超)",
+    "text context_overflow maximum supported sequence|token length too long|total message size"
+    "|max (message token|input char)",
     "text auth (incorrect|invalid) api key|api key (is )?(not valid|invalid|expired)|balance is too low|enable billing",
     "text auth reached your specified .{0,20}usage limits|organization has been disabled"
     "|user location is not supported",

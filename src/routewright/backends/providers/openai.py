@@ -26,7 +26,7 @@ from .hosts import HOSTS, Api, Host
 from .http import HttpOptions, HttpProvider
 from .reasoning import effort_of, merge, thinking_of, tier_of, with_extra
 from .responses import INCLUDE, SUMMARY, ResponseItems, response_body
-from .tool_ids import with_ids
+from .tool_ids import in_order, with_ids
 from .usage import read_usage
 
 _OTHERS = {"anthropic": "AnthropicProvider", "google": "GeminiProvider"}
@@ -293,7 +293,7 @@ def _messages_of(call: wire.UpstreamCall, host: Host) -> list[wire.Message] | li
     if "strict_turns" not in host.oddities and are_plain(messages):
         return messages
     parts = [part for message in messages if type(message.content) is list for part in message.content]
-    messages = _adapt_messages(with_ids(messages, host.id_form), host, has_parts=bool(parts))
+    messages = _adapt_messages(in_order(with_ids(messages, host.id_form)), host, has_parts=bool(parts))
     is_blank = "thought_needed" in host.oddities and call.model.reasoning and any(m.tool_calls for m in messages)
     is_rich = any(part.cache_control or isinstance(part, wire.AudioPart | wire.FilePart) for part in parts)
     if not is_blank and not is_rich and not any(map(_REASONING, messages)):

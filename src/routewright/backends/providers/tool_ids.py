@@ -1,4 +1,5 @@
-"""Replaces ids of tool calls that a vendor would refuse: too long, with other characters, or used twice."""
+"""Replaces ids of tool calls that a vendor would refuse: too long, with other characters, or used twice. Moves results
+to their calls, where a vendor wants them there."""
 
 from __future__ import annotations
 
@@ -43,6 +44,21 @@ def with_ids(messages: list[Message], form: re.Pattern[str] = COMMON_ID) -> list
             message = replace(message, tool_call_id=open_ids.pop(0) if len(open_ids) > 1 else open_ids[0])
         renamed.append(message)
     return renamed
+
+
+def in_order(messages: list[Message]) -> list[Message]:
+    """The messages, whose ids differ, with results directly after their calls. The same list if they are so."""
+    # Clients of the Responses and Messages APIs may send two turns of calls in a row, or other messages before a
+    # result, which chat completions refuses. See test_results_follow_their_calls.
+    results = {message.tool_call_id: message for message in messages if message.role == "tool"}
+    ordered: list[Message] = []
+    for message in messages:
+        if message.role != "tool":
+            ordered.append(message)
+            ordered += (results.pop(call.id) for call in message.tool_calls or () if call.id in results)
+        elif results.get(message.tool_call_id) is message:  # of no call before it
+            ordered.append(results.pop(message.tool_call_id))
+    return messages if ordered == messages else ordered
 
 
 def short_id(text: str) -> str:
