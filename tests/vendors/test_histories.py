@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -330,6 +331,14 @@ def test_results_follow_their_calls(turns: list[Message]) -> None:
 def test_a_result_without_its_call_stays_where_it_is() -> None:
     messages = [result("b"), Message("user", "a"), calling(("a", "{}"), ("b", "{}")), result("a"), result("c")]
     assert in_order(messages) is messages
+
+
+def test_many_calls_of_one_id_take_linear_time() -> None:
+    calls = calling(*[("x", "{}")] * 4_000)
+    began = time.process_time()
+    (renamed, *_) = with_ids([calls, *[result("x")] * 4_000])
+    assert time.process_time() - began < 2.0  # it takes a hundredth of that; where it is squared, ten times as long
+    assert len({call.id for call in renamed.tool_calls or ()}) == 4_000
 
 
 def test_an_id_that_looks_like_a_shortened_one_is_another() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from base64 import b32encode
+from collections import Counter
 from hashlib import blake2b
 
 from msgspec.structs import replace
@@ -26,6 +27,7 @@ def with_ids(messages: list[Message], form: re.Pattern[str] = COMMON_ID) -> list
     # than the id. It belongs to the last call of that id, and the second of two results to the second of two calls.
     # See test_ids_of_calls_and_results_fit_together and test_a_replaced_id_stays_the_same_in_later_turns.
     used = set[str]()
+    tries = Counter[str]()  # of each old id, so that many equal ones take linear time
     latest: dict[str, list[str]] = {}  # new ids of the last calls by their old one, the next to be answered first
     renamed: list[Message] = []
     for message in messages:
@@ -35,7 +37,8 @@ def with_ids(messages: list[Message], form: re.Pattern[str] = COMMON_ID) -> list
             for call in message.tool_calls:
                 new_id = call.id
                 while new_id in used or not form.fullmatch(new_id):
-                    new_id = short_id(new_id + call.id)
+                    tries[call.id] += 1
+                    new_id = short_id(f"{call.id}{tries[call.id]}")
                 used.add(new_id)
                 latest[call.id].append(new_id)
                 calls.append(replace(call, id=new_id))
