@@ -308,7 +308,7 @@ def test_a_result_belongs_to_the_last_call_of_its_id() -> None:
     assert (new.tool_calls or [])[0].id == answer.tool_call_id != "x"
 
 
-TURNS: list[Any] = [
+ORDERS: list[Any] = [
     pytest.param([calling(("a", "{}")), calling(("b", "{}")), result("a"), result("b")], id="K Messages: two turns"),
     pytest.param(
         [Message("assistant", "one", [ToolCall("a", FunctionCall("f", "{}"))]), calling(("b", "{}")), result("b"),
@@ -322,7 +322,7 @@ TURNS: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("turns", TURNS)
+@pytest.mark.parametrize("turns", ORDERS)
 def test_results_follow_their_calls(turns: list[Message]) -> None:
     body = body_of("chat", [Message("user", "a"), *turns, Message("user", "b")])
     assert [id for id, _ in calls_in("chat", body)] == answered_in("chat", body)

@@ -533,6 +533,7 @@ def test_an_error_with_a_half_character_is_classified() -> None:
 
 def test_an_error_may_stand_in_fields_of_its_own() -> None:
     fields = {"error_type": "BadRequestError", "error_message": "This model's maximum context length is 163840 tokens."}
+    choices: list[Any] | None
     for choices in (None, []):  # DeepInfra, Venice
         assert read(chat(), sse({"id": "c", "choices": choices} | fields, DONE)) == "context_overflow"
     assert read(chat(), sse(delta("a", "stop") | {"error_type": None, "error_message": ""}, DONE)) == Whole("a")
