@@ -452,7 +452,7 @@ class _Document(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: Any = None
     error: Any = None
-    error_message: Any = None
+    error_message: str | None = None
     """DeepInfra's and Venice's field for an error."""
     x_groq: _Groq | None = None
     """Groq's field in the first and last event of a stream."""

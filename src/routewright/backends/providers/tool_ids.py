@@ -27,7 +27,7 @@ def with_ids(messages: list[Message], form: re.Pattern[str] = COMMON_ID) -> list
     # than the id. It belongs to the last call of that id, and the second of two results to the second of two calls.
     # See test_ids_of_calls_and_results_fit_together and test_a_replaced_id_stays_the_same_in_later_turns.
     used = set[str]()
-    tries = Counter[str]()  # of each old id, so that many equal ones take linear time
+    tries = Counter[str]()  # by the old id, so that many equal ones take linear time
     latest: dict[str, list[str]] = {}  # new ids of the last calls by their old one, the next to be answered first
     renamed: list[Message] = []
     for message in messages:
