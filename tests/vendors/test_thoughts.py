@@ -45,6 +45,8 @@ THOUGHTS: list[Any] = [
     ),
     pytest.param(f"<|channel|>final <|constrain|>json<|message|>{JSON}", "", id="M gpt-oss: constrained"),
     pytest.param(f"analysishmassistantfinal{JSON}", "analysishm", id="M gpt-oss without its special tokens"),
+    pytest.param(f"<think>hm</think><|begin_of_box|>{JSON}<|end_of_box|>", "hm", id="M GLM: a box"),
+    pytest.param(f"<|begin_of_box|>{JSON}<|end_of_box|>", "", id="M GLM: nothing but a box"),
     pytest.param(f"<|START_THINKING|>hm<|END_THINKING|><|START_RESPONSE|>{JSON}<|END_RESPONSE|>", "hm", id="M Cohere"),
 ]
 

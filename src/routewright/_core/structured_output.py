@@ -31,9 +31,9 @@ MOST_TAGS = 100  # tags of reasoning that are tried as the last one
 FENCE = "```"
 
 _THOUGHT_TAG = re.compile(
-    # many, Seed, Perplexity; Mistral; Kimi; gpt-oss, without and with its special tokens; Gemma; Cohere
+    # many, Seed, Perplexity; Mistral; Kimi; gpt-oss, without and with its special tokens; Gemma; Cohere, GLM
     r"</?(?:(?:seed:)?think|thinking|thoughts?|reasoning|reflection|analysis|answer)\s*>|\[/?THINK\]|\u25c1/?think\u25b7"
-    r"|assistantfinal|<\|channel\|>[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>|<channel\|>|<\|(?:START|END)_\w+\|>",
+    r"|assistantfinal|<\|channel\|>[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>|<channel\|>|<\|(?:START|BEGIN|END)_\w+\|>",
     re.IGNORECASE,
 )
 _AFTER_JSON = re.compile(r"(?:(?:</answer>|<\|\w{1,20}\|>)\s*+){1,3}+\Z")
