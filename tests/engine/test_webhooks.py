@@ -599,7 +599,7 @@ async def test_the_log_says_once_when_an_endpoint_fails_and_when_it_works_again(
         await running.clock.sleep(1.0)
     assert [each.getMessage() for each in caplog.records] == [
         "webhook endpoint whe_0001 of acme fails: it answered 503",
-        "webhook endpoint whe_0001 of acme works again",
+        "webhook endpoint whe_0001 of acme works again, after 6 min",
     ]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
-STEADY_S = 300.0
-"""A part that fails again within this time flaps: it is silent until it has worked, or failed, for as long."""
+WORKS_S, FAILS_S = 1800.0, 300.0
+"""A part that fails again within ``WORKS_S`` flaps: the next line follows once it has worked, or failed, that long."""
 
 
 class Outage:
@@ -14,10 +14,10 @@ class Outage:
 
     # Two lines for an outage are right until a vendor flaps: a circuit that opens and closes every 20 seconds would
     # write 8,640 lines a day, and hide the others. To leave some of them out would be worse: the last line could say
-    # that it works while it does not. So the second failure within five minutes says that it flaps, and the next line
+    # that it works while it does not. So the second failure within half an hour says that it flaps, and the next line
     # follows once it is steady, either way. test_the_last_line_is_true_whatever_happens
 
-    __slots__ = ("_began", "_count", "_flaps", "_log", "_since", "_text", "_works", "is_on")
+    __slots__ = ("_began", "_count", "_log", "_since", "_text", "_works", "flaps", "is_on")
 
     def __init__(self, log: Callable[[str], object], works: str) -> None:
         """``log`` takes a line. ``works`` is the line that says that it works again."""
@@ -25,7 +25,8 @@ class Outage:
         self._works = works
         self.is_on = False
         """True while it fails."""
-        self._flaps = False
+        self.flaps = False
+        """True while its changes are not logged."""
         self._since = self._began = -inf
         self._count = 0
         self._text = ""
@@ -35,7 +36,7 @@ class Outage:
         self.settle(now)
         if self.is_on:
             return
-        is_again = now - self._since < STEADY_S
+        is_again = now - self._since < WORKS_S
         self.is_on = True
         self._since, self._text = now, text
         self._count += 1
@@ -43,17 +44,18 @@ class Outage:
             self._began = now
             self._count = 1
             self._log(text)
-        elif not self._flaps:
-            self._flaps = True
-            self._log(f"{text}; it flaps, so the next line follows once it has worked or failed for {period(STEADY_S)}")
+        elif not self.flaps:
+            self.flaps = True
+            steady = f"failed for {period(FAILS_S)} or worked for {period(WORKS_S)}"
+            self._log(f"{text}; it flaps, so the next line follows once it has {steady}")
 
-    def end(self, now: float) -> None:
-        """It works."""
+    def end(self, now: float, note: str = "") -> None:
+        """It works. ``note`` is added to the line."""
         self.settle(now)
         if not self.is_on:
             return
-        if not self._flaps:
-            self._log(f"{self._works}, after {period(now - self._since)}")
+        if not self.flaps:
+            self._log(f"{self._works}, after {period(now - self._since)}{note}")
         self.is_on = False
         self._since = now
 
@@ -61,15 +63,15 @@ class Outage:
         """Log how it is if it flapped and is steady now."""
         if now < self.steady_at:
             return
-        self._flaps = False
-        state = f"{self._text}; it has failed" if self.is_on else f"{self._works}; it has worked"
-        began = period(self._since - self._began)
-        self._log(f"{state} for {period(now - self._since)}, after {self._count} outages in {began}")
+        self.flaps = False
+        state = self._text if self.is_on else self._works
+        lasts = f"this has lasted for {period(now - self._since)}"
+        self._log(f"{state}; {lasts}, after {self._count} outages in {period(self._since - self._began)}")
 
     @property
     def steady_at(self) -> float:
         """When ``settle`` has something to log; infinity if it does not flap."""
-        return self._since + STEADY_S if self._flaps else inf
+        return self._since + (FAILS_S if self.is_on else WORKS_S) if self.flaps else inf
 
 
 def period(seconds: float) -> str:

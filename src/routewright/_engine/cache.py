@@ -24,6 +24,7 @@ from routewright._core.cache.calibration import Bound
 from routewright._core.cache.guards import Offer
 from routewright._core.cache.request_key import keys_of, selects
 from routewright._core.call import Call
+from routewright._core.outage import Outage
 from routewright._core.structured_output import Fit, Form
 from routewright._core.trace.spans import LookLine
 from routewright._runtime.fork import Guard
@@ -87,6 +88,7 @@ class Caching:
         """Misses whose answers are being made, by request key."""
         self._overtaken: set[Lookup] = set()
         """Misses that took too long; no new call waits for them."""
+        self._outage = Outage(_log.warning, "the response cache works again")
         self._cache_part = Part("response cache", CACHE_S)
         self._embedder_part = Part("embedder", EMBED_S)
         self._search_part = Part("search of the response cache", CACHE_S, lambda: self._own.is_starting)
@@ -261,10 +263,13 @@ class Caching:
         if self._waits:
             return await (part or self._cache_part).ask(self.clock, work, deadline)
         try:
-            return await work
+            result = await work
         except Exception as error:  # a custom cache may raise anything; calls go on without it
-            _log.warning("the response cache failed: %s", place_of(error))
+            self._outage.begin(self.clock.monotonic(), f"the response cache failed: {place_of(error)}")
             return None
+        if self._outage.is_on or self._outage.flaps:
+            self._outage.end(self.clock.monotonic())
+        return result
 
     def keep(self, lookup: Lookup, entry: wire.CacheEntry) -> None:
         """Keep an answer. Calls that wait for it, or come before it is kept, get it at once."""

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from routewright._core.attempts.faults import place_of
 from routewright._core.cache.calibration import LEARNED, Bound, Calibration
 from routewright._core.cache.guards import Offer, offer
+from routewright._core.outage import Outage
 from routewright._runtime.fork import Guard
 from routewright._runtime.worker import Worker
 from routewright.protocols import AnswerComparator, Clock, Rng
@@ -29,7 +30,6 @@ MOST_SPACES = 1_000
 """Calibrations in memory."""
 NEWS_EVERY_S = 60.0
 """Interval for exchanging observations with other processes."""
-LOG_EVERY_S = 60.0
 """Least interval between two logged failures of one part."""
 
 Judgement: TypeAlias = bool | Awaitable[bool | None] | None
@@ -76,7 +76,7 @@ class Calibrations:
         self._clock = clock
         self._rng = rng
         self._worker = worker
-        self._log_again_at: dict[str, float] = {}
+        self._outages: dict[str, Outage] = {}
         """By part: when its next failure is logged."""
         self._guard = Guard()
         self.renew()
@@ -150,13 +150,12 @@ class Calibrations:
 
     @contextmanager
     def _logging_faults(self, part: str) -> Iterator[None]:
+        outage = self._outages.setdefault(part, Outage(_log.warning, f"{part} works again"))
         try:
             yield
+            outage.end(self._clock.monotonic())
         except Exception as error:  # a custom comparator or cache may raise anything; calls go on without it
-            now = self._clock.monotonic()
-            if now >= self._log_again_at.get(part, now):
-                self._log_again_at[part] = now + LOG_EVERY_S
-                _log.warning("%s failed: %s", part, place_of(error))
+            outage.begin(self._clock.monotonic(), f"{part} failed: {place_of(error)}")
 
     def learn(self, space: Space, observation: Observation) -> None:
         with self._guard.lock:

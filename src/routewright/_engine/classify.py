@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-
 from routewright._core.attempts.faults import Fault, hint_of
 from routewright._core.structured_output import Unfit, describe_misfits, repair_of
 from routewright.errors import WROTE, ProviderFault
 from routewright.wire import FaultKind
 from routewright.wire.printable import one_line
-
-_log = logging.getLogger(__name__)
-
 
 CUT_SHORT = Fault(FaultKind.TRUNCATED, "truncated: the answer broke off without a finish reason")
 TOO_SLOW = Fault(FaultKind.TIMEOUT, "timeout: the answer came far slower than usual", answered=True)
@@ -47,16 +42,16 @@ def lasting(seconds: float) -> str:
 
 
 def fault_of(error: BaseException, provider: str, *, answered: bool) -> Fault:
-    """The fault of a ``ProviderFault``. Anything else, also a malformed one, is a bug in the provider; ``answered``: it
-    may have started to work."""
+    """The fault of a ``ProviderFault``. Anything else, also a malformed one, is a bug in the provider (``Fault.bug``);
+    ``answered``: it may have started to work."""
     if isinstance(error, ProviderFault) and (fault := _fault_from(error)) is not None:
         return fault
     name = type(error).__name__
-    _log.warning("provider %s raised %s instead of ProviderFault", provider, name)
     if error.__traceback__ is not None:
         error = error.with_traceback(error.__traceback__.tb_next)  # drop the frame that refers to the execution
     text, cause = f"server: {name} in the provider", None if isinstance(error, ProviderFault) else error
-    return Fault(FaultKind.SERVER, text, answered=answered, hint=hint_of(error), cause=cause)
+    bug = f"provider {provider} raised {name} instead of ProviderFault"
+    return Fault(FaultKind.SERVER, text, answered=answered, hint=hint_of(error), cause=cause, bug=bug)
 
 
 def _fault_from(error: ProviderFault) -> Fault | None:

@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 import anyio
 
 from routewright._core.attempts.faults import place_of
+from routewright._core.outage import Outage
 from routewright._runtime.fork import Guard
 from routewright._runtime.loop import Signal, in_thread
 from routewright._runtime.worker import Worker
 from routewright.errors import ProviderFault
 from routewright.protocols import Clock, DiscoveringProvider
+from routewright.wire.printable import one_line
 
 FIRST_S, ALONE_S = 1.0, 5.0
 """How long first calls wait for servers: if other providers can serve them, and if none can."""
@@ -42,6 +44,7 @@ class Discovery:
         self.problems = {name: ProviderFault("connect", reason) for name, reason in reasons.items()}
         """Why a provider has no models, by its name."""
         self.providers = providers
+        self._outages = {name: Outage(_log.warning, f"{name} lists its models again") for name in reasons}
         self.ready = Signal()
         """Set once all have answered and their models are in use."""
         self.ready.is_set = not providers
@@ -97,12 +100,11 @@ class Discovery:
                 await provider.discover()
             if not limit.expired:
                 self.problems.pop(provider.name, None)
+                self._outages[provider.name].end(self._clock.monotonic())
                 return
         except ProviderFault as fault:
             problem = fault
         except Exception as error:  # its message may hold a key
             problem = ProviderFault("local", f"discover() of {provider.name} failed: {place_of(error)}")
-        previous = self.problems.get(provider.name)
         self.problems[provider.name] = problem
-        if previous is None or previous.message != problem.message:
-            _log.warning("%s", problem.message)
+        self._outages[provider.name].begin(self._clock.monotonic(), one_line(problem.message))

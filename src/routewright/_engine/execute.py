@@ -356,6 +356,8 @@ class Execution(Struct, eq=False):
         self.quotes[attempt.number] = fault.quote
         attempt.hint = fault.hint
         self.cause = fault.cause
+        if fault.bug:
+            self.fleet.warn_once(fault.bug)
         self.repair = fault.repair or self.repair
         is_hurried = exchange.is_screening or (abandoned and fault is not TOO_SLOW and exchange.is_hurried(now))
         exchange.wake(min(self.deadline, now + FAREWELL_S))

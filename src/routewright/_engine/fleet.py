@@ -113,7 +113,7 @@ class Fleet:
         """Called when a circuit opens, with the model and the seconds."""
         self.outages = Outages()
         self._warned: set[str] = set()
-        """Models whose overrun was logged."""
+        """Texts that were logged, and models whose overrun was."""
         self._look_at = inf
         """When to publish next; infinity before the first call."""
         if sharing is not None:
@@ -275,6 +275,11 @@ class Fleet:
             self._warned.add(attempt.model)
             _log.warning(_OVERRUN, attempt.model, " and ".join(parts))
 
+    def warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            _log.warning(text)
+
     def admits(self, row: int, now: float) -> bool | None:
         """True if a model may be called now; None: as a probe (``Traffic``)."""
         if row not in self.circuits.tripped:
@@ -346,10 +351,11 @@ class Fleet:
         model = self.pool.models[row]
         if not self.circuits.is_tripped(row, credential=credential):
             return
-        if not credential:
+        if credential:
+            knows_keys = options_of(self.server[row], BaseProvider).refused_keys > 0
+            self.outages.open_credential(model.provider, now, is_logged=knows_keys)
+        else:
             self.outages.open_circuit(model, kind, self.circuits.due(row) - now, now)
-        elif not options_of(self.server[row], BaseProvider).refused_keys:
-            self.outages.open_credential(model.provider, now)
 
     def record_rescue(self, served: Attempt, attempts: Sequence[Attempt]) -> None:
         """Count a call that a fallback served, if one of its attempts failed."""

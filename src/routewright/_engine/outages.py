@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict, deque
+from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 
@@ -14,7 +15,7 @@ from routewright.wire import FaultKind, Model
 
 SINGLY = 3
 """Open circuits of a provider that have a line of their own. Further ones share one."""
-PAUSES_S = 60.0, 600.0, 3600.0, 6 * 3600.0
+PAUSES_S = 60.0, 3600.0, 6 * 3600.0
 """Times between two lines about the rescues from a provider. After an hour without a rescue the next is a first one."""
 
 _log = logging.getLogger(__name__)
@@ -31,6 +32,13 @@ class _Rescues(Struct):
     @property
     def due(self) -> float:
         return self.since + PAUSES_S[self.pause]
+
+    def count(self, now: float) -> str:
+        """Their number as text; empty if there were none."""
+        kinds = ", ".join(f"{kind} {count}" for kind, count in self.kinds.most_common())
+        number = self.kinds.total()
+        calls = f"{number} more call{'s' * (number > 1)} in the last {period(now - self.since)}"
+        return kinds and f"other models answered {calls} ({kinds})"
 
 
 class Outages:
@@ -60,20 +68,26 @@ class Outages:
             text = f"{what} opened, that of {model.id} first ({kind}): calls go to other models"
         self._begin(name, f"{what} closed", text, now)
 
-    def open_credential(self, provider: str, now: float) -> None:
-        """A provider refuses its credential."""
+    def open_credential(self, provider: str, now: float, *, is_logged: bool) -> None:
+        """A provider refuses its credential. ``is_logged``: it has logged which one."""
         what = f"circuit of {provider}'s credential"
         text = f"{what} opened (auth): no call goes to its models but a probe; renew the credential"
-        self._begin(provider, f"{what} closed", text, now)
+        self._begin(provider, f"{what} closed", text, now, log=str if is_logged else self.lines.append)
 
     def close(self, model: Model, now: float) -> None:
         """A model answered a probe."""
-        open_models = self._open[model.provider]
+        provider = model.provider
+        open_models = self._open[provider]
         name = open_models.pop(model.id, None)
-        if name is not None and name not in open_models.values():
-            self._parts[name].end(now)
-        if (credential := self._parts.get(model.provider)) is not None:
-            credential.end(now)
+        parts = [] if name is None or name in open_models.values() else [self._parts[name]]
+        if (credential := self._parts.get(provider)) is not None:
+            parts.append(credential)
+        waiting = self._waiting.get(provider)
+        note = "" if waiting is None else waiting.count(now)
+        for part in parts:
+            part.end(now, note and f"; {note}")
+        if waiting is not None and not any(part.flaps for part in parts):
+            self._waiting[provider] = _Rescues(now, Counter(), waiting.pause)
 
     def close_all(self, now: float) -> None:
         """All circuits start closed in another fleet."""
@@ -98,12 +112,9 @@ class Outages:
         for provider, waiting in [*self._waiting.items()]:
             if now < waiting.due:
                 continue
-            if waiting.kinds:
-                kinds = ", ".join(f"{kind} {count}" for kind, count in waiting.kinds.most_common())
-                number = waiting.kinds.total()
-                text = f"{provider} failed ({kinds}): other models answered {number} more call{'s' * (number > 1)}"
-                self.lines.append(f"{text} in the last {period(now - waiting.since)}")
-            elif now - waiting.since >= PAUSES_S[2]:
+            if note := waiting.count(now):
+                self.lines.append(f"{provider} failed: {note}")
+            elif now - waiting.since >= PAUSES_S[1]:
                 del self._waiting[provider]
                 continue
             self._waiting[provider] = _Rescues(now, Counter(), min(waiting.pause + 1, len(PAUSES_S) - 1))
@@ -116,8 +127,8 @@ class Outages:
             while True:
                 _log.warning(self.lines.popleft())
 
-    def _begin(self, name: str, works: str, text: str, now: float) -> None:
+    def _begin(self, name: str, works: str, text: str, now: float, log: Callable[[str], object] | None = None) -> None:
         if (part := self._parts.get(name)) is None:
-            part = self._parts[name] = Outage(self.lines.append, works)
+            part = self._parts[name] = Outage(log or self.lines.append, works)
         part.begin(now, text)
         self.due = min(self.due, part.steady_at)

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from routewright._core.attempts.faults import place_of
+from routewright._core.outage import Outage
 from routewright.protocols import Clock
 
 from .context import CancelWatch
@@ -30,6 +31,7 @@ class Part(Struct, eq=False):
     is_starting: Callable[[], bool] = bool
     faults: int = 0
     rests_until: float = 0.0
+    outage: Outage | None = None
 
     async def ask(self, clock: Clock, operation: Coroutine[Any, Any, Any], deadline: float) -> Any:
         """The part's result; None if it fails, takes too long, or rests. It gets at most ``WAIT_SHARE`` of the time
@@ -52,8 +54,11 @@ class Part(Struct, eq=False):
             self.faults += 1
             if self.faults >= FAULTS:
                 self.rests_until = now + REST_S
-                text = "the %s failed %d times in a row and is not asked for %.0f s: %s"
-                _log.warning(text, self.name, self.faults, REST_S, place_of(error))
+                self.outage = self.outage or Outage(_log.warning, f"the {self.name} works again")
+                text = f"the {self.name} failed {FAULTS} times in a row and is tried every {REST_S:g} s"
+                self.outage.begin(now, f"{text}: {place_of(error)}")
             return None
         self.faults = 0
+        if self.outage is not None:
+            self.outage.end(now)
         return result

@@ -15,6 +15,7 @@ from routewright._core.accounts.keys import check_key
 from routewright._core.accounts.payer import parties_of
 from routewright._core.attempts.statistics import EPOCH_S, add_learned
 from routewright._core.limits import Window, limit_error
+from routewright._core.outage import Outage
 from routewright._runtime.fork import Guard
 from routewright._runtime.loop import at_once
 from routewright._runtime.worker import Job, Worker
@@ -108,6 +109,8 @@ class SharedLimits:
         self._at, self._away_until = 0.0, -inf
         self.is_away = False
         """The coordination did not answer the last call."""
+        works = f"{self._coordination!r} is back: rate limits are counted there again"
+        self._outage = Outage(_log.warning, works)
 
     async def admit(self, ask: wire.Ask) -> wire.Grant | wire.Replay | wire.Short:
         accounts, account_ask = self._accounts, replace(ask, windows=False)
@@ -194,16 +197,16 @@ class SharedLimits:
         except Exception as error:  # its message may hold secrets
             why = type(error).__name__
         self._away_until = self._clock.monotonic() + RETRY_S
-        if not self.is_away:
-            self.is_away = True
-            part = f"1/{self._coordination.processes} of every rate limit"
-            _log.warning("%r is away (%s): this process goes on with %s", self._coordination, why, part)
+        self.is_away = True
+        part = f"1/{self._coordination.processes} of every rate limit"
+        text = f"{self._coordination!r} is away ({why}): this process goes on with {part}"
+        self._outage.begin(self._clock.monotonic(), text)
         return None
 
     def _back(self) -> None:
-        if self.is_away:
+        if self.is_away or self._outage.flaps:
             self.is_away, self._away_until = False, -inf
-            _log.warning("%r is back: rate limits are counted there again", self._coordination)
+            self._outage.end(self._clock.monotonic())
 
     def _part(self, limits: wire.RateLimits) -> wire.RateLimits:
         """This process's share of the limits; all shares together stay within them."""

@@ -294,7 +294,8 @@ class TraceLog:
                     return
                 writer.note(fault)
             else:
-                writer.fails = False
+                if writer.fails:
+                    writer.recover()
                 if events or writer.hooks.any:
                     writer.emit(call, events)
                 return
@@ -315,8 +316,8 @@ class TraceLog:
         pending = writer.queue.get(call.id)
         if pending is not None and pending.facts is not None:
             try:
-                if await writer.settle(pending, call.deadline):
-                    writer.fails = False
+                if await writer.settle(pending, call.deadline) and writer.fails:
+                    writer.recover()
             except errors.StorageUnavailable as error:
                 if self.clock.monotonic() < call.deadline:  # else the call's time has run out, not the storage's
                     writer.note(error)

@@ -19,6 +19,7 @@ from msgspec import Struct
 from routewright import wire
 from routewright._core.accounts.settlement import limit_cost, without_trace
 from routewright._core.agent.record import Recorded
+from routewright._core.outage import Outage
 from routewright._runtime.fork import Guard
 from routewright._runtime.loop import Mutex, Signal
 from routewright.errors import InternalError, RouterError, StorageUnavailable, UnsupportedWrite
@@ -128,6 +129,7 @@ class TraceWriter:
         self._last_fault: Exception | None = None
         self.fails = False
         """The last pass, or the last immediate write, had a fault."""
+        self._outage = Outage(_log.warning, "traces are written again")
         self._down: set[str] = set()
         """Accounts that failed in this pass."""
         self._wrote = False
@@ -279,7 +281,8 @@ class TraceWriter:
                 async with anyio.create_task_group() as group:
                     for _ in range(min(len(by_account) - 1, AT_ONCE)):
                         group.start_soon(write_rest)
-            self.fails = self.fails and self._last_fault is not before
+            if self._wrote and self._last_fault is before:
+                self.recover()
             return bool(self._down)
 
     async def _write_announced(self) -> None:
@@ -460,13 +463,17 @@ class TraceWriter:
         _log.error(f"money {fate}", call.id, call.caller.account, *amounts, why)
 
     def note(self, error: Exception) -> None:
-        """Remember a fault for ``flush``, and log it unless the last pass had one too."""
+        """Remember a fault for ``flush``, and log the first of several."""
         self._last_fault = error.with_traceback(None)  # a traceback would keep its frames alive
         if isinstance(error, StorageUnavailable):
             self.last_write = False
-        if not self.fails:
-            self.fails = True
-            _log.warning("traces cannot be written: %s", text_of(error))
+        self.fails = True
+        self._outage.begin(self.clock.monotonic(), f"traces cannot be written: {text_of(error)}")
+
+    def recover(self) -> None:
+        """Log that writes succeed again."""
+        self.fails = False
+        self._outage.end(self.clock.monotonic())
 
 
 def events_in(written: Iterable[wire.Written]) -> list[wire.Event]:

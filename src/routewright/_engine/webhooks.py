@@ -18,12 +18,14 @@ import anyio.abc
 
 from routewright import wire
 from routewright._core.crypto import NONCE
+from routewright._core.outage import Outage
 from routewright._core.webhooks.endpoint import OpenSecrets, build_headers, open_secrets, unreadable
 from routewright._core.webhooks.outbox import ATTEMPT_S, DELAYS_S, MAX_ATTEMPTS, after_attempt, body_of
 from routewright._runtime.fork import Guard
 from routewright._runtime.loop import Signal
 from routewright.errors import RouterClosed, RouterError, StorageUnavailable, UnsupportedWrite
 from routewright.protocols import BaseStorage, Clock, ImmediateStorage, Storage, WebhookTransport, options_of
+from routewright.wire.printable import one_line
 from routewright.wire.timestamps import timestamp
 
 from .storage import GuardedStorage
@@ -132,13 +134,16 @@ class Dispatcher:
         """Running attempts by account."""
         self._successes: dict[str, bool] = {}
         """True if the last attempt succeeded, by endpoint."""
+        self._outages: dict[str, Outage] = {}
+        """By endpoint."""
+        self._storage_outage = Outage(_log.warning, "webhooks no longer wait for the storage")
         self._outcomes: list[wire.EndAttempt] = []
         """Outcomes to be stored."""
         self._room: dict[str, int] = {}
         """The ``room`` of the last claim."""
         self._size = BATCH
         """Outcomes per write; reduced while the storage refuses one of them."""
-        self._is_full = self._fails = False
+        self._is_full = False
         self._is_storing = False
         self._woken = Signal()
         self._idle = Signal()
@@ -215,7 +220,7 @@ class Dispatcher:
         except RouterError as error:
             self._note(error)
             return max(POLL_S, min(self._poll_s, LONGEST_WAIT_S))
-        self._fails = False
+        self._storage_outage.end(self._clock.monotonic())
         claimed = written.claimed
         if claimed is None:
             return self._poll_s
@@ -274,13 +279,15 @@ class Dispatcher:
         """Remember if an endpoint works, and log changes."""
         if len(self._successes) > MOST_KNOWN:
             self._successes.clear()
-        was_fine, is_fine = self._successes.get(endpoint.id, True), state == "delivered"
-        self._successes[endpoint.id] = is_fine
-        if was_fine and not is_fine:
-            answer = f"it answered {attempt.status}" if attempt.error is None else attempt.error
-            _log.warning("webhook endpoint %s of %s fails: %s", endpoint.id, endpoint.account, answer)
-        elif is_fine and not was_fine:
-            _log.info("webhook endpoint %s of %s works again", endpoint.id, endpoint.account)
+            self._outages.clear()
+        self._successes[endpoint.id] = is_fine = state == "delivered"
+        name = f"webhook endpoint {endpoint.id} of {endpoint.account}"
+        outage = self._outages.setdefault(endpoint.id, Outage(_log.warning, f"{name} works again"))
+        answer = f"it answered {attempt.status}" if attempt.error is None else attempt.error
+        if is_fine:
+            outage.end(self._clock.monotonic())
+        else:
+            outage.begin(self._clock.monotonic(), one_line(f"{name} fails: {answer}"))
 
     async def _secrets(self, endpoint: wire.Endpoint) -> list[str]:
         """The live signing secrets. After a rotation of the root secret they are sealed anew, to survive the next
@@ -331,6 +338,4 @@ class Dispatcher:
 
     def _note(self, error: RouterError) -> None:
         """Log the first of several storage failures."""
-        if not self._fails:
-            self._fails = True
-            _log.warning("webhooks wait for the storage: %s", error)
+        self._storage_outage.begin(self._clock.monotonic(), f"webhooks wait for the storage: {error}")

@@ -67,6 +67,8 @@ class Fault(NamedTuple):
     """The vendor's own message (``ProviderFault.quote``)."""
     hint: str = ""
     cause: BaseException | None = None
+    bug: str = ""
+    """What to log of a provider that raised something else than a ``ProviderFault``."""
 
 
 class Sign(NamedTuple):
