@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -16,7 +17,7 @@ from routewright._core.routing.board import MOST_CHANGES, MOST_PLANS, Board, Boa
 from routewright._core.routing.budget import Room, own_room
 from routewright._core.routing.choice import covers
 from routewright._core.routing.constraints import CountTokens, FitCheck, find_first_failures
-from routewright._core.routing.decide import decide, find_fits, find_plan
+from routewright._core.routing.decide import decide, find_fits, find_passed, find_plan
 from routewright._core.routing.decision import Decision, decision_of
 from routewright._core.routing.logarithms import log2_step, log2_steps, size_class
 from routewright._core.routing.order import OwnOrder
@@ -112,6 +113,30 @@ def test_shared_plans_equal_the_full_walk_and_the_replay(size: int, full: bool) 
     assert weighed.shared > weighed.alone / 5, vars(weighed)
     assert weighed.wrong == 0, "a plan served what deciding alone refuses"
     assert min(weighed.refused, weighed.counted) > 0, "else too little was shown"
+
+
+def test_the_model_that_is_passed_is_the_one_chosen_if_all_circuits_are_closed() -> None:
+    passed = shared = 0
+    for seed in range(60):
+        chance = Random(seed)
+        pool = random_pool(chance, 50)
+        healths = {model: replace(random_health(chance), open=chance.random() < 0.4) for model in pool.ids}
+        board = Boards(pool).of(health_snapshot(healths))
+        closed = {model: replace(health, open=False) for model, health in healths.items()}
+        for _ in range(10):
+            given = replace(random_input(chance, board), health=board.health)
+            if chance.random() < 0.3:
+                given = replace(given, prefer=tuple(chance.sample(pool.ids, 2)))
+            with suppress(NoCandidates, CountTokens):
+                plan, best = decide(given, board), decide(given, Boards(pool).of(health_snapshot(closed)))
+                expected = None if best.legs[0].id == plan.legs[0].id else best.legs[0].id
+                assert find_passed(plan, given, board) == expected
+                passed += expected is not None
+                common = find_plan(board, key_of(given), partial(replace, given))
+                if common is not None and covers(common, given.tokens, given.timeout_ms, own_room(given)):
+                    assert find_passed(common, given, board) == expected
+                    shared += expected is not None
+    assert min(passed, shared) > 20, (passed, shared)
 
 
 def test_a_policys_shared_plans_equal_the_full_walk(full: bool) -> None:

@@ -405,6 +405,7 @@ def test_the_fallback_report_has_rate_reasons_and_success_by_model() -> None:
         FallbackCount("model", "a/one", 4, 3),
         FallbackCount("model", "b/two", 9, 0),
         FallbackCount("model", "a/also", 4, 4),
+        FallbackCount("passed", "a/one", 7, 7),
         FallbackCount("reason", "timeout", 2, 2),
         FallbackCount("reason", "upstream_5xx", 1, 1),
         FallbackCount("request", "", 12, 3),
@@ -413,6 +414,7 @@ def test_the_fallback_report_has_rate_reasons_and_success_by_model() -> None:
     assert (report.start_date, report.end_date) == (FIRST, LAST)
     assert (report.triggered, report.rate) == (3, 0.25)
     assert report.reasons == {"timeout": 2, "upstream_5xx": 1}
+    assert report.passed_by == {"a/one": 7}
     assert report.candidates == [
         FallbackCandidate(model="b/two", attempts=9, success_rate=0.0),
         FallbackCandidate(model="a/also", attempts=4, success_rate=1.0),

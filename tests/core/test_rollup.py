@@ -68,8 +68,14 @@ def model_span(model: str = "a/one", status: Any = "ok") -> ModelSpan:
     return ModelSpan(**usual, model=model, status=status)
 
 
-def fallback_span(reason: str, used: bool = True) -> FallbackSpan:
-    return FallbackSpan(id=2, name="f", start_ms=0.0, used=used, from_model="a/one", to_model="b/two", reason=reason)
+def fallback_span(reason: str, used: bool = True, fault: str | None = None) -> FallbackSpan:
+    facts: dict[str, Any] = {"id": 2, "name": "f", "start_ms": 0.0, "from_model": "a/one", "to_model": "b/two"}
+    return FallbackSpan(**facts, used=used, reason=reason, fault=fault)
+
+
+def decision_span(passed_by: str | None = None) -> DecisionSpan:
+    facts: dict[str, Any] = {"id": 4, "name": "decision", "start_ms": 0.0, "candidates": [], "rejected": {}}
+    return DecisionSpan(**facts, digest="d", passed_by=passed_by)
 
 
 def cache_span(hit: bool, age_s: float | None = None, saved_usd: float | None = None) -> CacheSpan:
@@ -94,9 +100,9 @@ DOLLARS = st.integers(0, 10**12).map(lambda nanos: nanos / 10**9)
 AGES = st.none() | st.sampled_from([0.0, 59.9, 60.0, 60.1, 86_400.0, 86_400.5]) | st.floats(0, 2e5)
 SPANS: st.SearchStrategy[Span] = st.one_of(
     st.builds(model_span, MODELS, st.sampled_from(["ok", "error", "cancelled"])),
-    st.builds(fallback_span, st.sampled_from(["timeout", "upstream_5xx", "budget"]), st.booleans()),
+    st.builds(fallback_span, st.sampled_from(["timeout", "budget"]), st.booleans(), st.sampled_from([None, "auth"])),
     st.builds(cache_span, st.booleans(), AGES, st.none() | DOLLARS),
-    st.just(DecisionSpan(id=4, name="decision", start_ms=0.0, candidates=[], rejected={}, digest="d")),
+    st.builds(decision_span, st.none() | MODELS),
     st.just(GuardrailSpan(id=5, name="pii", start_ms=0.0, rule="email", stage="input", action="redact")),
 )
 VALUES = st.sampled_from(["search", "ads", "", "1", 1, 1.0, 2.5, True, False, None, [], ["search"], {"a": 1}])
@@ -238,11 +244,15 @@ def test_fallback_counts_equal_a_recount_of_the_spans(
     inside = among(traces, window, environment)
     called = [trace for trace in inside if any(isinstance(span, ModelSpan) for span in trace.spans)]
     fell_back = [trace for trace in called if trace.fallback_used]
-    reasons = Counter(next((span.reason for span in spans_of([trace], FallbackSpan)), "") for trace in fell_back)
+    faults = (next((s.fault or s.reason for s in spans_of([trace], FallbackSpan)), "") for trace in fell_back)
+    reasons = Counter(faults)
+    decisions = [next(iter(spans_of([trace], DecisionSpan)), None) for trace in inside]
+    passed = Counter(span.passed_by for span in decisions if span is not None and span.passed_by is not None)
     ended = [span for span in spans_of(inside, ModelSpan) if span.status != "cancelled"]
     models = Counter(span.model for span in ended)
     succeeded = Counter(span.model for span in ended if span.status == "ok")
     expected = [FallbackCount("model", model, models[model], succeeded[model]) for model in sorted(models)]
+    expected += [FallbackCount("passed", model, passed[model], passed[model]) for model in sorted(passed)]
     expected += [FallbackCount("reason", reason, reasons[reason], reasons[reason]) for reason in sorted(reasons)]
     expected += [FallbackCount("request", "", len(called), len(fell_back))] if called else []
     assert rollups_of(traces).fallback_counts(FallbackCounts(**window, environment=environment)) == expected
@@ -281,6 +291,13 @@ def test_the_latency_of_a_trace_counts_if_a_model_completed_it(fields: dict[str,
 def test_errors_are_failed_traces_and_exhausted_budgets(status: str) -> None:
     (used,) = rollups_of([trace_of(status=status)]).usage_counts(UsageCounts(**ALL, group_by="model")).groups
     assert (used.requests, used.errors) == (1, int(status in ("failed", "budget_exceeded")))
+
+
+def test_a_fallback_counts_by_its_fault_and_in_old_traces_by_its_reason() -> None:
+    spans = [fallback_span("upstream_5xx", fault="auth"), fallback_span("upstream_5xx")]
+    traces = [trace_of(fallback_used=True, spans=[model_span(), span, model_span("b/two")]) for span in spans]
+    counts = rollups_of(traces).fallback_counts(FallbackCounts(**ALL))
+    assert [count.name for count in counts if count.kind == "reason"] == ["auth", "upstream_5xx"]
 
 
 def test_the_reason_of_a_fallback_is_that_of_the_chosen_model() -> None:

@@ -23,6 +23,7 @@ from routewright import (
     Settings,
 )
 from routewright.errors import ContentRefused, RouterTimeoutError, UpstreamFailed
+from routewright.router import StepCall, StepDone
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.wire import Delta, FallbackDict, Finish, ModelSpan, PolicyWeights, UpstreamCall, Usage
 
@@ -418,3 +419,45 @@ async def test_decisions_taken_with_open_circuits_are_replayed_alike() -> None:
             assert [(r.model, r.reason) for r in replayed.rejected] == [
                 (r.model, r.reason) for r in each.decision.rejected
             ]
+
+
+FAULTS = ["auth", "connect", "rate_limited", "server", "malformed", "timeout"]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_report_names_the_fault_and_counts_the_calls_that_went_past_the_model(fault: str) -> None:
+    house = house_of(lambda call: ProviderFault(fault), storage=MemoryStorage())
+    calls = 9
+    for _ in range(calls):
+        assert (await ask(house)).output == "Blue."
+    failed = len(house.good.calls)
+    assert failed == (1 if fault == "auth" else 5)
+    report = await house.router.traces.fallback_report()
+    assert (report.triggered, report.reasons) == (failed, {fault: failed})
+    assert report.passed_by == {GOOD.id: calls - failed}
+    traces = (await house.router.traces.query()).data
+    await house.router.traces.delete(trace_id=traces[0].id)
+    assert (await house.router.traces.fallback_report()).passed_by == {GOOD.id: calls - failed - 1}
+
+
+async def test_a_call_is_past_a_model_only_if_it_would_have_been_chosen() -> None:
+    house = house_of(lambda call: ProviderFault("auth"))
+    await ask(house)
+    await ask(house, models=[SPARE.id])
+    await ask(house, goal="cost", policy_id=None, prefer=[SPARE.id])
+    await ask(house)
+    assert (await house.router.traces.fallback_report()).passed_by == {GOOD.id: 1}
+
+
+async def test_a_circuit_that_opens_after_the_decision_is_a_fallback_past_the_model() -> None:
+    house = house_of(lambda call: ProviderFault("auth"))
+    steps = house.router.steps("hi", policy_id="best", fallback=ONCE)
+    await ask(house)
+    assert isinstance(step := steps.next(), StepCall)
+    assert step.model == SPARE.id
+    steps.feed([Delta("Blue."), Usage(10, 5), Finish("stop")])
+    assert isinstance(steps.next(), StepDone)
+    answer = steps.result
+    assert (answer.response.fallback_model, answer.trace.fallback_used) == (SPARE.id, True)
+    report = await house.router.traces.fallback_report()
+    assert (report.reasons, report.passed_by) == ({"auth": 1, "circuit_open": 1}, {GOOD.id: 1})

@@ -479,7 +479,7 @@ def test_4_1_a_replayed_stream_is_a_stream(place: Place) -> None:
         ("/v1/models", {"models"}),
         ("/v1/analytics/usage", {"data", "totals"}),
         ("/v1/analytics/cache", {"hit_rate", "hits", "misses", "saved_usd", "ttl_distribution"}),
-        ("/v1/analytics/fallback", {"triggered", "rate", "reasons", "candidates"}),
+        ("/v1/analytics/fallback", {"triggered", "rate", "reasons", "passed_by", "candidates"}),
         ("/v1/analytics/latency", {"data"}),
     ],
 )

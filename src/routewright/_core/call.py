@@ -28,11 +28,11 @@ from .policy import AppliedPolicy
 from .prompt_caches import Warm
 from .routing.board import Board
 from .routing.budget import UNLIMITED, Amount, Room, least_room, room_of, worst_of_call
-from .routing.decide import Choice
+from .routing.decide import Choice, find_passed
 from .routing.decision import Decision
 from .routing.plan import ID, Plan
 from .routing.request_options import Requirements
-from .trace.spans import AttemptLine, CallLine, ChoiceLine, Flag, LookLine, spans_of, trace_of
+from .trace.spans import AttemptLine, CallLine, ChoiceLine, Flag, LookLine, MoveLine, spans_of, trace_of
 
 decode_object = json.Decoder(wire.JsonObject).decode
 MAX_CANDIDATES = 5  # candidates in a trace; a replay gives all of them
@@ -83,6 +83,8 @@ class _Rare(Rare):
     """The decision's input if it differs from the class's. None: ``decision_input`` derives it from the plan's."""
     policy_class = ""
     """Name of the policy's class that applies."""
+    passed_by: str | None = None
+    """The model that it would have called first if its circuit were closed. Set at the end."""
     looked: LookLine | None = None
     metadata_json: bytes | None = None
     """Encoded at the start, because callers may change their object."""
@@ -320,6 +322,11 @@ class Call(_Rare, Struct, dict=True, eq=False):
         board = self.board
         if plan is not None and plan.counts is None:
             plan.counts = Decision(plan, self.decision_input, board).rejected_counts
+        if plan is not None and self.attempts:
+            if plan.passed:
+                self.passed_by = find_passed(plan, self.decision_input, board)
+            if self.attempts[0].past_circuit:
+                self.passed_by = self.passed_by or plan.legs[0].id
         snapshots = board.snapshots if self.policy is None else (*board.snapshots, self.policy)
         outcome = Outcome(board, self.request.budget, snapshots)
         if served is not None:
@@ -447,6 +454,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
         if self.looked is not None or self.hits:
             line.looked = self.looked
             line.hits = tuple(self.hits)
+        line.passed_by = self.passed_by
         return line
 
     def _choice(self, plan: Plan, decision_input: wire.DecisionInput) -> ChoiceLine:
@@ -495,7 +503,9 @@ class Call(_Rare, Struct, dict=True, eq=False):
             | attempt.probe * Flag.PROBE,
         )
         if from_model is not None:
-            line.instead = from_model, _reason_after(before), attempt is self.served
+            line.instead = MoveLine(
+                from_model, _reason_after(before), attempt is self.served, _fault_of(attempt, before)
+            )
         if usage is not None and usage.cached:
             line.saved_nanos = saved_nanos(attempt.prices, usage)
         if attempt.hits:
@@ -535,8 +545,10 @@ class Call(_Rare, Struct, dict=True, eq=False):
             if attempt.fault is not None or attempt.finish_reason is not None:  # else it was cancelled
                 ended.append((attempt.leg.id, attempt.fault is None))
         if self.fell_back:
-            replaced = map(self._replaced_by, self.attempts)
-            reason = next((_reason_after(before) for model, before in replaced if model is not None), None)
+            replaced = ((attempt, *self._replaced_by(attempt)) for attempt in self.attempts)
+            reason = next(
+                (_fault_of(attempt, before) for attempt, model, before in replaced if model is not None), None
+            )
         return wire.Counted(
             environment=self.caller.environment,
             created_at=self.created,
@@ -549,6 +561,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
             was_tried=bool(self.attempts),
             ended=ended,
             fallback=reason,
+            passed_by=self.passed_by,
             latency=None if served is None or is_hit else (served.leg.id, decision_input.strategy, self.latency_ms),
             lookups=[] if looked is None else [(looked.age_s, looked.saved_nanos) if looked.hit else (None, 0)],
         )
@@ -630,3 +643,10 @@ def _reason_after(before: Attempt | None) -> wire.FallbackReason:
         return "upstream_5xx"
     # without a fault, a hedge was faster
     return "timeout" if before.fault is None else FAULTS[before.fault].reason
+
+
+def _fault_of(attempt: Attempt, before: Attempt | None) -> str:
+    """What was wrong with the model that an attempt replaced (``FallbackSpan.fault``)."""
+    if before is None:
+        return wire.Reason.CIRCUIT_OPEN.value if attempt.past_circuit else "budget"
+    return "hedge" if before.fault is None else before.fault.value

@@ -96,6 +96,9 @@ async def _fallback(args: Namespace, screen: Screen) -> None:
     report = await _read(args, TraceStore.fallback_report)
     causes = [{"because_of": reason, "requests": count} for reason, count in report.reasons.items()]
     page: list[Block] = [fields(pick(report, "triggered rate")), Line(), listing(causes, "because_of requests"), Line()]
+    if report.passed_by:
+        passed = [{"passed_by": model, "requests": count} for model, count in report.passed_by.items()]
+        page += [listing(passed, "passed_by requests"), Line()]
     page += _first_rows(
         report.candidates,
         "model attempts success_rate",

@@ -92,7 +92,11 @@ class FallbackReport(Struct, frozen=True, kw_only=True):
     rate: float | None
     """Share of the requests that called a model. None: there were none."""
     reasons: dict[str, int]
-    """Number of fallbacks by ``reason`` of the event ``router.fallback_triggered``."""
+    """Number of fallbacks by what was wrong with the first model: a kind of fault, or another word of
+    ``FallbackSpan.fault``. Those counted by earlier versions have the words of ``FallbackSpan.reason``."""
+    passed_by: dict[str, int]
+    """By model, calls that went past it, because its key or circuit was bad, to a model of lower rank. A backup serves
+    these calls without any fallback."""
     candidates: list[FallbackCandidate]
     """Most attempts first."""
 

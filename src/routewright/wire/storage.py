@@ -285,10 +285,11 @@ class FallbackCount(Struct, frozen=True):
     """One row of ``FallbackCounts``."""
 
     kind: str
-    """``request``: requests that called a model, and those served by a fallback; ``reason``: fallbacks by reason;
-    ``model``: attempts, and successful ones; ``run``: agent runs, and completed ones."""
+    """``request``: requests that called a model, and those served by a fallback; ``reason``: fallbacks by fault;
+    ``passed``: requests by the better model that they went past; ``model``: attempts, and successful ones; ``run``:
+    agent runs, and completed ones."""
     name: str
-    """Reason, model, status of runs, or empty."""
+    """Fault, model, status of runs, or empty."""
     total: int
     counted: int
 

@@ -55,6 +55,9 @@ class DecisionSpan(_Span, frozen=True, tag="decision"):
     """Digest of the decision; a replay has the same digest."""
     token_count: Literal["bounds", "estimated", "exact"] = "bounds"
     """How precisely input tokens are known in the chosen model's vocabulary."""
+    passed_by: str | None = None
+    """The model that would have been called first, but for its open circuit: its calls failed, or its key was
+    refused."""
 
 
 class CacheSpan(_Span, frozen=True, tag="cache"):
@@ -130,6 +133,9 @@ class FallbackSpan(_Span, frozen=True, tag="fallback"):
     to_model: str
     reason: str
     """``upstream_5xx``, ``timeout``, ``budget`` or ``safety``."""
+    fault: str | None = None
+    """What was wrong with ``from_model``: a kind of fault, or ``hedge`` if it was slower; if it was not called,
+    ``circuit_open`` or ``budget``. None in traces of earlier versions."""
 
 
 class GuardrailSpan(_Span, frozen=True, tag="guardrail"):
@@ -284,7 +290,9 @@ class Counted(Struct, frozen=True, kw_only=True, gc=False):
     """Model and success of each attempt that was not cancelled. For an agent run: its status, and whether that is
     ``completed``."""
     fallback: str | None = None
-    """Reason for the fallback, if one served the request."""
+    """What was wrong with the first model (``FallbackSpan.fault``), if a fallback served the request."""
+    passed_by: str | None = None
+    """The model that it would have called first, but for its open circuit."""
     latency: tuple[str, str, float] | None = None
     """Model, strategy and milliseconds, if a model answered."""
     kind: TraceKind = "route"

@@ -172,10 +172,11 @@ def spans_of_each_kind() -> list[Span]:
     ]
 
 
-def decision_span() -> DecisionSpan:
+def decision_span(passed_by: str | None = None) -> DecisionSpan:
     """A span with lists and dicts in it."""
     best = Candidate("a/one", 0.5, 0.5, 0.01, 1.0, 0.9, (0.5, 0.5, 0.5, 0.5))
-    return DecisionSpan(id=1, name="decision", start_ms=0.0, candidates=[best], rejected={"budget": 1}, digest="d")
+    facts: dict[str, Any] = {"candidates": [best], "rejected": {"budget": 1}, "digest": "d"}
+    return DecisionSpan(id=1, name="decision", start_ms=0.0, passed_by=passed_by, **facts)
 
 
 def model_span(model: str, status: Any = "ok", **given: Any) -> ModelSpan:
@@ -211,9 +212,10 @@ def _random_span(rng: Random) -> Span:
         case 1:
             reason, used = rng.choice(("timeout", "budget")), rng.random() < 0.5
             facts: dict[str, Any] = {"from_model": "a/one", "to_model": "b/one", "reason": reason, "used": used}
+            facts["fault"] = rng.choice((None, "auth", "connect"))
             return FallbackSpan(id=4, name="b/one", start_ms=2.0, **facts)
         case 2:
-            return decision_span()
+            return decision_span(rng.choice((None, "a/one", "b/one")))
     return model_span(rng.choice(("a/one", "b/one")), rng.choice(("ok", "error", "cancelled")))
 
 

@@ -144,7 +144,8 @@ def cache_report(counts: Sequence[wire.CacheCount], first: str, last: str) -> wi
 
 def fallback_report(counts: Sequence[wire.FallbackCount], first: str, last: str) -> wire.FallbackReport:
     """Fallbacks by reason, and success rates by model."""
-    of_kind = {kind: [count for count in counts if count.kind == kind] for kind in ("request", "reason", "model")}
+    kinds = ("request", "reason", "passed", "model")
+    of_kind = {kind: [count for count in counts if count.kind == kind] for kind in kinds}
     requests = sum(count.total for count in of_kind["request"])
     triggered = sum(count.counted for count in of_kind["request"])
     return wire.FallbackReport(
@@ -153,6 +154,7 @@ def fallback_report(counts: Sequence[wire.FallbackCount], first: str, last: str)
         triggered=triggered,
         rate=round(triggered / requests, 6) if requests else None,
         reasons={count.name: count.total for count in of_kind["reason"]},
+        passed_by={count.name: count.total for count in of_kind["passed"]},
         candidates=[
             wire.FallbackCandidate(
                 model=count.name, attempts=count.total, success_rate=round(count.counted / count.total, 6)

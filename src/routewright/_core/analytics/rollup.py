@@ -35,7 +35,7 @@ MOST_NANOS = nanos_of(MOST_USD)
 
 _NO_TOKENS = wire.Tokens()
 _amounts = attrgetter("cost_nanos", "charged_nanos", "tokens.input", "tokens.output", "tokens.cached")
-_alike = attrgetter("environment", "model", "is_error", "was_tried", "kind", "fallback")
+_alike = attrgetter("environment", "model", "is_error", "was_tried", "kind", "fallback", "passed_by")
 _ERROR = 0.0099  # relative error of a quantile: below 1 % even after rounding to five digits
 _RATIO = (1 + _ERROR) / (1 - _ERROR)
 _LOG_RATIO = log(_RATIO)
@@ -133,6 +133,8 @@ class Rollups:
             add_to(self.fallback, DayKey(environment, day, "request", ""), (sign, fell_back))
             if counted.fallback is not None:
                 add_to(self.fallback, DayKey(environment, day, "reason", counted.fallback), (sign, sign))
+        if counted.passed_by is not None:
+            add_to(self.fallback, DayKey(environment, day, "passed", counted.passed_by), (sign, sign))
         for age_s, saved_nanos in counted.lookups:
             place = bisect_left(AGES_S, age_s or 0.0)
             age = MISS if age_s is None else str(AGES_S[place]) if place < len(AGES_S) else OLDER
@@ -263,7 +265,8 @@ class Rollups:
 def counted_of(trace: wire.Trace, model: str | None = None) -> wire.Counted:
     """What to count of a trace, under ``model`` (None: its own)."""
     tried = [span for span in trace.spans if isinstance(span, wire.ModelSpan)]
-    fallback = next((span.reason for span in trace.spans if isinstance(span, wire.FallbackSpan)), "")
+    moves = (span.fault or span.reason for span in trace.spans if isinstance(span, wire.FallbackSpan))
+    decisions = (span.passed_by for span in trace.spans if isinstance(span, wire.DecisionSpan))
     ended: list[tuple[str, bool]] = [(trace.status, trace.status == "completed")]
     if trace.kind != "agent":
         ended = [(span.model, span.status == "ok") for span in tried if span.status != "cancelled"]
@@ -280,7 +283,8 @@ def counted_of(trace: wire.Trace, model: str | None = None) -> wire.Counted:
         kind=trace.kind,
         was_tried=bool(tried),
         ended=ended,
-        fallback=fallback if trace.fallback_used else None,
+        fallback=next(moves, "") if trace.fallback_used else None,
+        passed_by=next(decisions, None),
         latency=(trace.selected_model or "", trace.strategy, trace.duration_ms) if answered else None,
         lookups=[
             (span.age_s or 0.0 if span.hit else None, _nanos(span.saved_usd or 0.0))

@@ -133,6 +133,8 @@ class Attempts(Struct, eq=False):
             attempt = self._begin(now, cap, probe=True)
         if attempt is None:
             self.end = self._failure
+        elif attempt.place and 0 in refused_places:
+            attempt.past_circuit = True
         return attempt
 
     def record_success(self, attempt: Attempt) -> None:
@@ -292,8 +294,9 @@ class Attempts(Struct, eq=False):
             wake_at = min(now + patience_s, latest)
         self.latest = latest
         attempt = Attempt(number, leg, cap, patience_s, wake_at, now)
-        if number > 1:
+        if position:
             attempt.place = position
+        if number > 1:
             attempt.after = self._last
             attempt.repair = self._repair
         if self.budget is not None and cap is not None:

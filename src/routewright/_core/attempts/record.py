@@ -70,6 +70,8 @@ class _Rare(Rare):
     """Position in the plan: 0 is the chosen model, 1 the first fallback."""
     after: Attempt | None = None
     """The attempt whose fault led to this one. None for the first attempt and for a hedge."""
+    past_circuit = False
+    """True: the plan's first model was not called, since its circuit has opened."""
     budget_capped = False
     """True: the budget determines the cap."""
     repair: TokenBounds | None = None

@@ -103,6 +103,9 @@ def decide(inputs: DecisionInput, board: Board, applied_policy: AppliedPolicy | 
         chain = [chain.pop(position), *chain][:CHAIN_LENGTH]
     plan = Plan(inputs, order.legs(forecast, (*lead, *chain)), tuple(front), pool.ids)
     plan.failed = check.failed
+    if closed:
+        better = _rank(inputs, board, order, check, lambda row: check.failure(row) == PASSES, ())
+        plan.passed = tuple(itertools.takewhile(lambda key: key[-1] in closed and key[-1] != rows[0], better))
     if inputs.prefer:
         misses = [model for model in inputs.prefer if model in pool.row and pool.row[model] not in lead]
         reasons = name_reasons(find_first_failures(inputs, check, order.eligible)) if misses else []
@@ -114,16 +117,35 @@ def decide(inputs: DecisionInput, board: Board, applied_policy: AppliedPolicy | 
 
 def find_fits(inputs: DecisionInput, board: Board, order: Order, check: FitCheck) -> Iterator[Key]:
     """Keys of the rows that fit and have no open circuit, preferred ones first. Raises ``CountTokens``."""
-    closed = board.forecast.open
+    return _rank(inputs, board, order, check, check.fits, board.forecast.open)
+
+
+def _rank(
+    inputs: DecisionInput,
+    board: Board,
+    order: Order,
+    check: FitCheck,
+    fits: Callable[[int], bool],
+    closed: Container[int],
+) -> Iterator[Key]:
     if check.fits_all():
         ranked = walk(order.among(board.pool, inputs.models), closed, inputs.timeout_ms, None)
     else:
-        ranked = walk(_affordable_first(inputs, order, check), closed, inputs.timeout_ms, check.fits)
+        ranked = walk(_affordable_first(inputs, order, check), closed, inputs.timeout_ms, fits)
     if not inputs.prefer:
         return ranked
     keys = _preferred(inputs, board, order)
-    preferred = dict.fromkeys(key for key in keys if key[-1] not in closed and check.fits(key[-1]))
+    preferred = dict.fromkeys(key for key in keys if key[-1] not in closed and fits(key[-1]))
     return itertools.chain(preferred, (key for key in ranked if key not in preferred))
+
+
+def find_passed(plan: Plan, inputs: DecisionInput, board: Board) -> str | None:
+    """The model that would have been chosen if all circuits were closed; None if that is the chosen one."""
+    keys: Sequence[Key] = plan.passed
+    if plan.is_shared:  # those of the smallest request of the class
+        check = FitCheck(inputs, board.forecast)
+        keys = [key for key in keys if key[3] <= inputs.timeout_ms and check.failure(key[-1]) == PASSES]
+    return plan.ids[keys[0][-1]] if keys else None
 
 
 def _preferred(inputs: DecisionInput, board: Board, order: Order) -> list[Key]:

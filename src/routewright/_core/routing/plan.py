@@ -162,6 +162,8 @@ class Plan(Struct, eq=False):
     """Rows that were checked and did not fit the request's own numbers, with the column of ``REASONS``."""
     passed_over: tuple[tuple[str, Reason | None], ...] = ()
     """Preferred models that were rejected, each with the first constraint it failed."""
+    passed: tuple[Key, ...] = ()
+    """Keys of the models that fit and rank before the chosen one, but have open circuits."""
     is_shared: bool = False
     """It may serve other calls of its class (``choice.covers``)."""
     max_high: int = -1

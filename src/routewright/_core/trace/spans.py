@@ -50,6 +50,15 @@ class Flag:
     PROBE = 8
 
 
+class MoveLine(Struct, array_like=True, gc=False):
+    """A move to the next model: its ``FallbackSpan``."""
+
+    from_model: str
+    reason: str
+    used: bool
+    fault: str | None = None
+
+
 class AttemptLine(Struct, array_like=True, gc=False):
     """One attempt: its ``ModelSpan``, and the ``FallbackSpan`` before it. Times in milliseconds."""
 
@@ -68,8 +77,8 @@ class AttemptLine(Struct, array_like=True, gc=False):
     finish_reason: str | None
     fault: str | None
     flags: int
-    instead: tuple[str, str, bool] | None = None
-    """For a fallback: replaced model, reason, and whether it served the request."""
+    instead: MoveLine | None = None
+    """For a fallback."""
     hits: tuple[Hit, ...] = ()
     hits_ms: float = 0.0
     """Time of the matches, from the start of the call."""
@@ -150,6 +159,7 @@ class CallLine(Struct, array_like=True, gc=False):
     asks_cache: bool = False
     hits: tuple[Hit, ...] = ()
     looked: LookLine | None = None
+    passed_by: str | None = None
 
     @property
     def model(self) -> str | None:
@@ -213,6 +223,7 @@ def spans_of(line: CallLine) -> list[wire.Span]:
                 rejected=line.choice.rejected.copy(),  # calls may share the line
                 digest=digest_of(line.decision_input, line.choice.models, output, line.choice.score),
                 token_count=line.choice.token_count,
+                passed_by=line.passed_by,
             )
         )
     spans += _guardrail_spans(len(spans), line.hits, 0.0, None)
@@ -225,10 +236,11 @@ def spans_of(line: CallLine) -> list[wire.Span]:
                     id=len(spans) + 1,
                     name="fallback",
                     start_ms=attempt.start_ms,
-                    used=attempt.instead[2],
-                    from_model=attempt.instead[0],
+                    used=attempt.instead.used,
+                    from_model=attempt.instead.from_model,
                     to_model=attempt.model,
-                    reason=attempt.instead[1],
+                    reason=attempt.instead.reason,
+                    fault=attempt.instead.fault,
                 )
             )
         spans.append(_model_span(len(spans) + 1, attempt))
