@@ -140,7 +140,7 @@ def test_fallback_shows_how_often_why_and_which_models_fail(capsys: Capture) -> 
         router.route("Hello", models=[SMALL])
     out = shown(capsys, "fallback")
     assert "\ntriggered  2\nrate       66.7%\n" in out
-    assert "\nupstream_5xx         2\n" in out
+    assert "\nserver             2\n" in out
     assert f"\n{BIG}         4            0%\n" in out
     assert f"\n{SMALL}          3          100%\n" in out
 
