@@ -329,8 +329,8 @@ class Execution(Struct, eq=False):
                 attempt.number == 1,
             )
             self.fleet.record_answer(entry, probe=attempt.probe)
-            if attempt.place:
-                self.fleet.record_rescue(attempt, call.attempts)
+            if attempt.place and (kind := call.attempts[0].fault) is not None:
+                self.fleet.record_rescue(call.attempts[0].provider, kind, attempt.model)
         return self.machine.record_success(attempt)
 
     def _unfit(self, exchange: ProviderExchange, form: Form) -> Fault | None:

@@ -341,31 +341,19 @@ class Fleet:
             )
             if moved:
                 self._publish(now)
-                self._note_circuit(row, now, kind, credential=credential)
+                if self.circuits.is_tripped(row, credential=credential):
+                    keys = options_of(self.server[row], BaseProvider).refused_keys if credential else 0
+                    self.outages.open_circuit(self.pool.models[row], kind, self.circuits.due(row) - now, now, keys=keys)
         self.outages.log()
         if moved and self.announce is not None and not credential:  # other processes may have another credential
             self.announce(self.pool.ids[row], self.due(row) - now)
 
-    def _note_circuit(self, row: int, now: float, kind: wire.FaultKind, *, credential: bool) -> None:
-        """Log that a circuit opened, once for each outage. Providers with keys log refusals themselves."""
-        model = self.pool.models[row]
-        if not self.circuits.is_tripped(row, credential=credential):
-            return
-        if credential:
-            knows_keys = options_of(self.server[row], BaseProvider).refused_keys > 0
-            self.outages.open_credential(model.provider, now, is_logged=knows_keys)
-        else:
-            self.outages.open_circuit(model, kind, self.circuits.due(row) - now, now)
-
-    def record_rescue(self, served: Attempt, attempts: Sequence[Attempt]) -> None:
-        """Count a call that a fallback served, if one of its attempts failed."""
-        failed = next((attempt for attempt in attempts if attempt.fault is not None), None)
-        if failed is not None and failed.fault is not None:
-            with self._guard.lock:
-                now = self._clock.monotonic()
-                self.outages.count_rescue(failed.provider, failed.fault, served.model, now)
-                self._look_at = min(self._look_at, self.outages.due)
-            self.outages.log()
+    def record_rescue(self, provider: str, kind: wire.FaultKind, model: str) -> None:
+        """Count a call that a model answered after a provider's fault."""
+        with self._guard.lock:
+            self.outages.count_rescue(provider, kind, model, self._clock.monotonic())
+            self._look_at = min(self._look_at, self.outages.due)
+        self.outages.log()
 
     def open_circuit(self, model: str, seconds: float) -> None:
         """Open the circuit of a model because another process did."""

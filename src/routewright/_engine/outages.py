@@ -56,8 +56,13 @@ class Outages:
         """The part of every model with an open circuit, by provider."""
         self._waiting: dict[str, _Rescues] = {}
 
-    def open_circuit(self, model: Model, kind: FaultKind, due_s: float, now: float) -> None:
-        """A model's circuit is open, and lets a probe pass in ``due_s`` seconds."""
+    def open_circuit(self, model: Model, kind: FaultKind, due_s: float, now: float, *, keys: int = 0) -> None:
+        """The circuit of a model, or of its credential, is open, and lets a probe pass in ``due_s`` seconds. ``keys``:
+        refused ones, which the provider has logged."""
+        if kind is FaultKind.AUTH:
+            what = f"circuit of {model.provider}'s credential"
+            text = f"{what} opened (auth): no call goes to its models but a probe; renew the credential"
+            return self._begin(model.provider, f"{what} closed", text, now, log=str if keys else self.lines.append)
         open_models = self._open[model.provider]
         name = model.id if len(open_models) < SINGLY else f"{model.provider}/*"
         name = open_models.setdefault(model.id, name)
@@ -66,13 +71,7 @@ class Outages:
         if name != model.id:
             what = f"circuits of further {model.provider} models"
             text = f"{what} opened, that of {model.id} first ({kind}): calls go to other models"
-        self._begin(name, f"{what} closed", text, now)
-
-    def open_credential(self, provider: str, now: float, *, is_logged: bool) -> None:
-        """A provider refuses its credential. ``is_logged``: it has logged which one."""
-        what = f"circuit of {provider}'s credential"
-        text = f"{what} opened (auth): no call goes to its models but a probe; renew the credential"
-        self._begin(provider, f"{what} closed", text, now, log=str if is_logged else self.lines.append)
+        return self._begin(name, f"{what} closed", text, now, self.lines.append)
 
     def close(self, model: Model, now: float) -> None:
         """A model answered a probe."""
@@ -84,9 +83,12 @@ class Outages:
             parts.append(credential)
         waiting = self._waiting.get(provider)
         note = "" if waiting is None else waiting.count(now)
+        before = len(self.lines)
         for part in parts:
             part.end(now, note and f"; {note}")
         if waiting is not None and not any(part.flaps for part in parts):
+            if note and len(self.lines) == before:
+                self.lines.append(f"{provider} failed: {note}")
             self._waiting[provider] = _Rescues(now, Counter(), waiting.pause)
 
     def close_all(self, now: float) -> None:
@@ -127,8 +129,7 @@ class Outages:
             while True:
                 _log.warning(self.lines.popleft())
 
-    def _begin(self, name: str, works: str, text: str, now: float, log: Callable[[str], object] | None = None) -> None:
-        if (part := self._parts.get(name)) is None:
-            part = self._parts[name] = Outage(log or self.lines.append, works)
+    def _begin(self, name: str, works: str, text: str, now: float, log: Callable[[str], object]) -> None:
+        part = self._parts.setdefault(name, Outage(log, works))
         part.begin(now, text)
         self.due = min(self.due, part.steady_at)
