@@ -347,7 +347,10 @@ class Parts:
             self.fleet(self.environment)
             return self.fleets()
 
-        return Replays(fleets, lambda snapshot_id: self.wait(self.log.snapshot, snapshot_id))
+        def policies() -> Sequence[wire.PolicySnapshot]:
+            return self.engine.policies
+
+        return Replays(fleets, policies, lambda snapshot_id: self.wait(self.log.snapshot, snapshot_id))
 
     @cached_property
     def readiness(self) -> Readiness:

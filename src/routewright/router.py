@@ -21,6 +21,7 @@ from ._core.routing.decision import Decision, explain
 from ._core.routing.what_if import PolicyCheck, WhyNot, why_not
 from ._core.structured_output import Form
 from ._core.tokens.estimate import bounds_of
+from ._core.trace.spans import describe_course
 from ._engine.answer import Answer
 from ._engine.context import NO_TAGS, current_parent, current_tags, current_tool, find_parent, find_tool, within
 from ._engine.hooks import EventHook, HookCounts, Subscription, TraceHook
@@ -47,7 +48,7 @@ from ._setup.arguments import (
 from .backends.providers.sandbox import Answers, Faults
 from .cache import BlockingResponseCache, ResponseCache
 from .catalogue import Catalogue
-from .errors import NotFound, RouterClosed, RouterError, ValidationFailed
+from .errors import NoCandidates, NotFound, RouterClosed, RouterError, ValidationFailed
 from .policies import PolicyFile
 from .protocols import Cache, Clock, Coordination, Guardrail, Provider, Storage
 from .settings import Settings
@@ -66,9 +67,9 @@ from .wire import (
     Trace,
     TraceItem,
 )
-from .wire.ids import normalise_trace_id, parse_traceparent
+from .wire.ids import is_trace_id, normalise_trace_id, parse_traceparent
 from .wire.json_scan import decode
-from .wire.problems import shown
+from .wire.problems import listed, shown
 
 __all__ = [
     "CALLER_EXTRA",
@@ -93,6 +94,10 @@ __all__ = [
 ]
 
 _CLOSED = "the router is closed"
+_DECIDED = (Answer, TraceItem, Decision, DecisionInput)
+Decided = Answer[Any] | TraceItem | Decision | DecisionInput
+Past = Decided | str
+"""What a decision of the past is known by; a text is a trace id."""
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -336,43 +341,68 @@ class Router:
         return self._parts.engine.check(self._read(request, options), self._as(caller))
 
     def why_not(
-        self, request: RequestLike, model: str, *, caller: Caller | None = None, **options: Unpack[Options]
+        self, request: RequestLike | Past, model: str, *, caller: Caller | None = None, **options: Unpack[Options]
     ) -> WhyNot:
         """Explain what it would take for a model to be chosen: what would admit it, and which single change would put
         it first.
 
-        Counts tokens and decides some fifty times: a tenth of a second, more if token tables have to be loaded. Raises
-        ``ValidationFailed``."""
+        Of a request, or, with the prices and the health of that time, of a decision that was taken: an ``Answer``, a
+        trace, a ``DecisionInput``, or a trace id. Counts tokens and decides some fifty times: a tenth of a second, more
+        if token tables have to be loaded. Raises ``ValidationFailed``, and as ``replay``."""
         if not isinstance(model, str):
             raise ValidationFailed.at("model", f"must be an id or alias, got {shown(model)}", "models() lists them")
-        engine = self._parts.engine
+        parts = self._parts
+        engine = parts.engine
+        if isinstance(request, _DECIDED) or (isinstance(request, str) and is_trace_id(request)):
+            for name in options:
+                raise ValidationFailed.at(name, "cannot change a decision that was taken", "pass the request instead")
+            decision_input = self._input(self._past(request, caller))
+            board = parts.replays.board(decision_input)
+            model = resolve_one(model, board.boards.aliases, board.pool.row, "model")
+            counted = replace(decision_input, tokens=replace(decision_input.tokens, counted=True))
+            return why_not(counted, board, model, parts.replays.applied_policy(decision_input))
         call = engine.make_call(self._read(request, options), self._as(caller))
         model = resolve_one(model, call.fleet.aliases, call.board.pool.row, "model")
         return why_not(engine.deciding.count_tokens(call), call.board, model, call.applied_policy)
 
-    def explain(self, decided: Decision | Answer[Any] | TraceItem) -> str:
-        """The decision as a table: chosen, runner-up, fallbacks, rejected and why."""
-        if isinstance(decided, Answer):
-            decided = decided.decision
-        return explain(decided if isinstance(decided, Decision) else self.replay(decided))
+    def explain(self, decided: Past) -> str:
+        """The decision as a table: chosen, runner-up, fallbacks, rejected and why; of an ``Answer``, a trace or a trace
+        id also what happened then. Raises as ``replay``."""
+        past = self._past(decided)
+        try:
+            text = explain(past.decision if isinstance(past, Answer) else self.replay(past))
+        except NoCandidates as refusal:
+            text = refusal.message
+        course = past.trace if isinstance(past, Answer) else past
+        return "\n".join([text, "", *describe_course(course)]) if isinstance(course, TraceItem) else text
 
-    def replay(self, decided: Answer[Any] | TraceItem | Decision | DecisionInput) -> Decision:
-        """Repeat a decision from its stored input; the result is the same, bit for bit.
+    def replay(self, decided: Past) -> Decision:
+        """Repeat a decision from its stored input; the result is the same, bit for bit. A trace id is read from the
+        storage, which blocks.
 
-        Raises ``NotFound`` if a snapshot of the input is no longer stored."""
-        if isinstance(decided, Answer):
-            decided = decided.decision
-        if isinstance(decided, Decision):
-            decided = decided.input
-        if not isinstance(decided, DecisionInput):
-            source: object = decided
-            if not isinstance(source, TraceItem):
-                hint = "pass an Answer, a Trace (await router.trace(id)), a Decision or its input"
-                raise ValidationFailed.at("", f"{shown(source)} has no decision", hint)
-            if source.decision_input is None:
-                raise NotFound(f"trace {source.id!r} has no decision")
-            decided = source.decision_input
-        return self._parts.replays.decide(decided)
+        Raises ``NotFound`` if a snapshot of the input is not known, or the caller has no such trace."""
+        return self._parts.replays.decide(self._input(self._past(decided)))
+
+    def _past(self, decided: object, caller: Caller | None = None) -> Decided:
+        """What was decided; a trace id as its trace."""
+        if isinstance(decided, str):
+            trace: Trace = self._parts.wait(self._parts.log.trace, self._as(caller), normalise_trace_id(decided))
+            return trace
+        if not isinstance(decided, _DECIDED):
+            hint = "pass an Answer, a Trace or its id, a Decision or its input"
+            raise ValidationFailed.at("", f"{shown(decided)} has no decision", hint)
+        return decided
+
+    @staticmethod
+    def _input(past: Decided) -> DecisionInput:
+        if isinstance(past, Answer):
+            past = past.decision
+        if not isinstance(past, TraceItem):
+            return past.input if isinstance(past, Decision) else past
+        if past.decision_input is not None:
+            return past.decision_input
+        hint = f"; an agent run decides with every model call: {listed(past.children)}" if past.children else ""
+        raise NotFound(f"trace {past.id!r} has no decision{hint}")
 
     def models(self, *, caller: Caller | None = None) -> list[Model]:
         """Every known model, with today's price, window, abilities and availability (spec 2.3).

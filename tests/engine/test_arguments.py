@@ -307,12 +307,12 @@ async def test_an_id_that_is_not_text_is_refused_by_its_type(trace_id: Any) -> N
         assert str(refused.value) == said
 
 
-@table("decided", [None, 5, "tr_1"])
+@table("decided", [None, 5, b"tr_1"])
 def test_an_object_without_a_decision_gets_a_hint(decided: Any) -> None:
     router = Router.sandbox()
     for ask in (router.explain, router.replay):
         assert refusal(lambda ask=ask: ask(decided)).endswith(  # type: ignore[misc]
-            "has no decision; pass an Answer, a Trace (await router.trace(id)), a Decision or its input"
+            "has no decision; pass an Answer, a Trace or its id, a Decision or its input"
         )
 
 

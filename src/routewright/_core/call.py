@@ -292,9 +292,17 @@ class Call(_Rare, Struct, dict=True, eq=False):
         return round(milliseconds, 3)
 
     @property
+    def answering(self) -> Attempt | None:
+        """The attempt that served the request, or the last one of a call that was left."""
+        return (
+            self.attempts[-1] if self.served is None and self.status == "cancelled" and self.attempts else self.served
+        )
+
+    @property
     def tokens(self) -> wire.Tokens:
-        """Tokens of the attempt that served the request."""
-        usage = None if self.served is None else self.served.usage
+        """Tokens of the answering attempt."""
+        answering = self.answering
+        usage = None if answering is None else answering.usage
         return wire.Tokens() if usage is None else wire.Tokens(usage.input, usage.output, usage.cached)
 
     def most_used(self, spent: Amount) -> Amount:
@@ -425,9 +433,9 @@ class Call(_Rare, Struct, dict=True, eq=False):
     @property
     def line(self) -> CallLine:
         """The stored form of its trace, without content."""
-        served = self.served
+        answering = self.served or self.answering
         decision_input = self.decision_input
-        usage = None if served is None else served.usage
+        usage = None if answering is None else answering.usage
         line = CallLine(
             self.id,
             self.status,
@@ -439,8 +447,8 @@ class Call(_Rare, Struct, dict=True, eq=False):
             self.policy_version,
             decision_input,
             None if self.plan is None else self._choice(self.plan, decision_input),
-            None if served is None else served.leg.id,
-            served is not None and served.place > 0,
+            None if answering is None else answering.leg.id,
+            self.served is not None and self.served.place > 0,
             self.cost_nanos,
             self.charged_nanos if self.cost_nanos else 0,
             (0, 0, 0) if usage is None else (usage.input, usage.output, usage.cached),
@@ -534,7 +542,8 @@ class Call(_Rare, Struct, dict=True, eq=False):
         served = self.served
         looked = self.looked
         is_hit = looked is not None and looked.hit
-        usage = None if served is None else served.usage
+        answering = served or self.answering
+        usage = None if answering is None else answering.usage
         decision_input = self.own_input
         if decision_input is None:
             assert self.plan is not None, "its plan is one of a class of requests"

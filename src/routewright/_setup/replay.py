@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from routewright._core.routing.board import MOST_BOARDS, Boards
+from routewright._core.policy import AppliedPolicy
+from routewright._core.routing.board import MOST_BOARDS, Board, Boards
 from routewright._core.routing.constraints import CountTokens
 from routewright._core.routing.decision import Decision, decision_of
 from routewright._core.routing.inputs import RULES
@@ -17,7 +18,7 @@ from routewright._core.routing.pool import Pool
 from routewright._core.routing.request_options import request_options_of
 from routewright._engine.fleet import Fleet
 from routewright.errors import NotFound
-from routewright.wire import CatalogueSnapshot, DecisionInput, HealthSnapshot, Snapshot
+from routewright.wire import CatalogueSnapshot, DecisionInput, HealthSnapshot, PolicySnapshot, Snapshot
 
 T = TypeVar("T")
 
@@ -25,13 +26,20 @@ T = TypeVar("T")
 class Replays:
     """Replays decisions with the snapshots of one Router and its storage."""
 
-    def __init__(self, fleets: Callable[[], Sequence[Fleet]], snapshot: Callable[[str], Snapshot | None]) -> None:
+    def __init__(
+        self,
+        fleets: Callable[[], Sequence[Fleet]],
+        policies: Callable[[], Sequence[PolicySnapshot]],
+        snapshot: Callable[[str], Snapshot | None],
+    ) -> None:
+        """``policies``: those that are published. ``snapshot`` reads a stored one by its id."""
         self._fleets = fleets
+        self._policies = policies
         self._read_stored = snapshot
         self._boards: Callable[[str, str], Boards] = lru_cache(MOST_BOARDS)(self._compile_boards)
 
     def decide(self, decision_input: DecisionInput) -> Decision:
-        """Replay a decision. Raises ``NotFound`` if a snapshot of its input is no longer stored."""
+        """Replay a decision. Raises ``NotFound`` if a snapshot of its input is not known."""
         # A replay must not see the present: prices, health and policies have changed since. So it reads nothing but the
         # input and the snapshots that this names. A fleet of this Router lends only its compiled board, and only if its
         # catalogue is the one of the input; health comes from the snapshot unless it is still the same. Where the
@@ -43,25 +51,34 @@ class Replays:
             raise NotFound(f"the decision needs scoring rules {decision_input.rules}; this version has rules {RULES}")
         if decision_input.reading is not None and decision_input.quality is not None:
             raise NotFound("the decision used a quality predictor that this version lacks, so it cannot be replayed")
+        self.applied_policy(decision_input)
+        board = self.board(decision_input)
+        with suppress(CountTokens):
+            return decision_of(decision_input, board)
+        # older versions refused without exact counts; there is no text to count now
+        return decision_of(replace(decision_input, tokens=replace(decision_input.tokens, counted=True)), board)
+
+    def board(self, decision_input: DecisionInput) -> Board:
+        """The board that an input was decided on. Raises ``NotFound``."""
         dials = request_options_of(decision_input)
-        board = None
         for fleet in self._fleets():
             if fleet.pool.snapshot.id == decision_input.catalogue:
                 health = fleet.board().forecast.health
                 if health.id != decision_input.health:
                     health = self._snapshot(decision_input.health, HealthSnapshot)
-                board = fleet.boards_on(decision_input.as_of).with_dials(dials).of(health)
-                break
-        if board is None:
-            board = (
-                self._boards(decision_input.catalogue, decision_input.as_of)
-                .with_dials(dials)
-                .of(self._snapshot(decision_input.health, HealthSnapshot))
-            )
-        with suppress(CountTokens):
-            return decision_of(decision_input, board)
-        # older versions refused without exact counts; there is no text to count now
-        return decision_of(replace(decision_input, tokens=replace(decision_input.tokens, counted=True)), board)
+                return fleet.boards_on(decision_input.as_of).with_dials(dials).of(health)
+        boards = self._boards(decision_input.catalogue, decision_input.as_of).with_dials(dials)
+        return boards.of(self._snapshot(decision_input.health, HealthSnapshot))
+
+    def applied_policy(self, decision_input: DecisionInput) -> AppliedPolicy | None:
+        """The policy that an input names. Raises ``NotFound`` if it is not known: its rules are in the other fields, so
+        an input under another policy's id would be a decision that nobody took."""
+        if decision_input.policy is None:
+            return None
+        published = [snapshot for policy in self._policies() for snapshot in (policy, *policy.classes)]
+        known = next((snapshot for snapshot in published if snapshot.id == decision_input.policy), None)
+        snapshot = known or self._snapshot(decision_input.policy, PolicySnapshot)
+        return AppliedPolicy(snapshot, decision_input.models if decision_input.models != snapshot.models else None)
 
     def _compile_boards(self, catalogue: str, as_of: str) -> Boards:
         return Boards(Pool(self._snapshot(catalogue, CatalogueSnapshot), as_of))
@@ -69,5 +86,6 @@ class Replays:
     def _snapshot(self, snapshot_id: str, kind: type[T]) -> T:
         snapshot = self._read_stored(snapshot_id)
         if not isinstance(snapshot, kind):
-            raise NotFound(f"snapshot {snapshot_id!r} is no longer stored, so the decision cannot be replayed")
+            what = kind.__name__.removesuffix("Snapshot").lower()
+            raise NotFound(f"{what} snapshot {snapshot_id!r} is not stored, so the decision cannot be replayed")
         return snapshot

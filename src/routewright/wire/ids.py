@@ -13,6 +13,7 @@ from .json_scan import is_unicode, quoted
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 LENGTH = 26
 AFTER_PREFIX = f"[{ALPHABET}]{{{LENGTH}}}"  # regular expression for an id after its prefix
+_TRACE_ID = re.compile(f"trc?_{AFTER_PREFIX}")
 TIME_LENGTH = 10  # letters of the milliseconds; two for a counter and the random ones follow
 
 
@@ -26,6 +27,11 @@ def milliseconds_of(id: str) -> int:
             return 0
         number = number << 5 | value
     return number
+
+
+def is_trace_id(text: str) -> bool:
+    """True if a text has the form of our trace ids, ``trc_`` included, so that it is no prompt."""
+    return _TRACE_ID.fullmatch(text) is not None
 
 
 def normalise_trace_id(text: object) -> str:

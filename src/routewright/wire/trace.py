@@ -209,7 +209,7 @@ class TraceItem(Struct, frozen=True, kw_only=True):
     goal: str = ""
     strategy: str = ""
     selected_model: str | None = None
-    """The model that served the request. None: none did; an abandoned attempt may still have a cost."""
+    """The model that served the request; of a ``cancelled`` call, the one that was answering. None: none did."""
     fallback_used: bool = False
     cache_hit: bool = False
     cost_usd: float = 0.0

@@ -15,6 +15,8 @@ from routewright._core.money import usd
 from routewright._core.routing.decision import digest_of
 from routewright._core.routing.plan import OutputPlan
 from routewright.wire import JsonObject
+from routewright.wire.money import usd_short
+from routewright.wire.timestamps import time_short
 
 
 def join_traces(trace: wire.Trace, below: Mapping[str, wire.Trace]) -> wire.Trace:
@@ -313,3 +315,32 @@ def _model_span(span_id: int, attempt: AttemptLine) -> wire.ModelSpan:
         probe=bool(flags & Flag.PROBE),
         saved_usd=usd(attempt.saved_nanos) if attempt.saved_nanos else UNSET,
     )
+
+
+def describe_course(trace: wire.TraceItem) -> list[str]:
+    """What happened after the decision, a line each: the look-up in the cache, the attempts, the guardrails, the end. A
+    ``TraceItem`` has the end alone."""
+    lines = [line for span in getattr(trace, "spans", ()) if (line := _course_of(span))]
+    role = " from the cache" if trace.cache_hit else ", a fallback" if trace.fallback_used else ""
+    model = f"{trace.selected_model}{role}"
+    who = {"completed": f"{model} served the call", "cancelled": f"the caller left while {model} answered"}
+    end = trace.status if trace.selected_model is None else who.get(trace.status, trace.status)
+    why = f" with {trace.error}" if trace.error is not None else ""
+    cost = f", {usd_short(trace.cost_usd)}" if trace.cost_usd else ""
+    return ["then:", *lines, f"  {end}{why}; {time_short(trace.duration_ms)}{cost} in all"]
+
+
+def _course_of(span: wire.Span) -> str | None:
+    match span:
+        case wire.CacheSpan(hit=hit, mode=mode):
+            likeness = "" if span.similarity is None else f", similarity {span.similarity:.3f}"
+            return f"  the cache had {'this' if hit else 'no'} answer ({mode}{likeness})"
+        case wire.ModelSpan():
+            kinds = [name for name in ("hedge", "probe", "repair") if getattr(span, name)]
+            how = {"ok": "answered", "error": f"failed ({span.error})", "cancelled": "was left"}[span.status]
+            used = "" if span.tokens is None else f": {span.tokens.input} + {span.tokens.output} tokens"
+            cost = f", {usd_short(span.cost_usd)}" if span.cost_usd else ""
+            return f"  {' '.join([span.model, *kinds])} {how} after {time_short(span.latency_ms)}{used}{cost}"
+        case wire.GuardrailSpan():
+            return f"  guardrail {span.name}: {span.rule} in the {span.stage}, {span.action}"
+    return None
