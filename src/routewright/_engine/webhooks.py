@@ -224,6 +224,7 @@ class Dispatcher:
         claimed = written.claimed
         if claimed is None:
             return self._poll_s
+        self._is_full = len(claimed.deliveries) >= limit
         for delivery in claimed.deliveries:
             self._in_flight[delivery.endpoint.id] = self._in_flight.get(delivery.endpoint.id, 0) + 1
             self._by_account[delivery.endpoint.account] += 1
