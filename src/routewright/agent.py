@@ -154,12 +154,14 @@ class AgentStream(Closing):
     async def start(self) -> None:
         """Wait for the end of the first step. Raises as ``Agent.run`` if the run is refused before. Later failures are
         in the ``status`` of ``run.completed``."""
-        if not self._is_started:
-            self._is_started = True
-            async for event in self._events:
-                self._ready.append(event)
-                if not isinstance(event, wire.RunStarted | wire.StepStarted):
-                    break
+        events = list[wire.AgentEvent]()  # dropped if it is cancelled, which ends the run
+        while not self._is_started and self.run.response is None:
+            event = await anext(self._events, None)
+            if event is None:
+                raise RuntimeError("the run was refused or left before its first step ended; make a new one")
+            events.append(event)
+            self._is_started = not isinstance(event, wire.RunStarted | wire.StepStarted)
+        self._ready.extend(events)
 
     async def sse(self) -> AsyncGenerator[bytes]:
         """The events as ``POST /v1/agents/run`` sends them (``Stream.sse``)."""

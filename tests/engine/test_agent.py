@@ -29,6 +29,7 @@ from routewright import (
 from routewright.errors import IdempotencyKeyReused, NotFound, PermissionDenied, QuotaExhausted
 from routewright.protocols import ToolContext, ToolFailed
 from routewright.testing import FakeClock, ScriptedProvider
+from routewright.testing.provider import Pause
 from routewright.tools import FunctionTool
 from routewright.wire import Account as TheAccount
 from routewright.wire import (
@@ -313,6 +314,21 @@ async def test_a_run_that_is_refused_is_refused_at_its_start() -> None:
     async with Agent(router([]), models=["no/model"]).stream("go") as stream:
         with pytest.raises(ValidationFailed):
             await stream.start()
+        with pytest.raises(RuntimeError, match="make a new one"):
+            await stream.start()
+
+
+async def test_a_run_that_is_left_before_its_first_step_has_ended_does_not_start_again() -> None:
+    clock = FakeClock()
+    provider = ScriptedProvider([[Pause(9.0)]], models=[ONE], clock=clock)
+    made = Router(providers=[provider], settings=Settings(clock=clock))
+    to_close.append(made)
+    stream = Agent(made).stream("go")
+    with clock.deadline(1.0):
+        await stream.start()
+    assert [event async for event in stream] == []
+    with pytest.raises(RuntimeError, match="make a new one"):
+        await stream.start()
 
 
 async def test_a_stream_has_events_for_each_step() -> None:
