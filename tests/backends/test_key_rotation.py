@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from routewright import OpenAIProvider
 from routewright.backends.providers.http import LIMITED_S, LONGEST_S, MAX_KEYS, REFUSED_S, KeyRing, pause_of
 from routewright.errors import ProviderFault
 from routewright.testing import FakeClock
@@ -215,3 +216,42 @@ def test_if_all_are_used_up_the_soonest_is_tried() -> None:
     for name in "ab":
         keys.ring.accept(keys[name], MODEL, 60.0)
     assert len(keys.turn()) == 1
+
+
+def test_each_key_is_logged_when_it_is_refused_and_when_it_works_again(caplog: pytest.LogCaptureFixture) -> None:
+    keys = Keys("abc")
+    for _ in range(100):
+        keys.refuse("a", UNKNOWN)
+    keys.refuse("b", ProviderFault("auth"))
+    keys.refuse("c", limited(None))  # this is no refusal
+    keys.refuse("c", ProviderFault("auth", status=402))
+    keys.pass_time(7200.0)
+    for _ in range(100):
+        keys.ring.accept(keys["b"], MODEL, None)
+    assert [record.getMessage() for record in caplog.records] == [
+        "test refused key 1 of 3 (status 401): calls use the other 2",
+        "test refused key 2 of 3 (auth): calls use the other one",
+        "test refused key 3 of 3 (status 402): none is left for its models; renew api_key",
+        "test accepts key 2 of 3, after 2 h",
+    ]
+
+
+def test_a_lone_key_is_logged_with_its_variable(caplog: pytest.LogCaptureFixture) -> None:
+    provider = OpenAIProvider(environ={"OPENAI_API_KEY": "sk-canary-key"})
+    assert provider._keys.sole is not None
+    provider._keys.refuse(provider._keys.sole, UNKNOWN)
+    assert (provider.refused_keys, caplog.messages) == (
+        1,
+        ["openai refused key 1 of 1 (status 401): none is left for its models; renew OPENAI_API_KEY"],
+    )
+
+
+def test_a_key_that_serves_one_model_and_not_another_is_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    keys = Keys("ab")
+    for _ in range(500):
+        keys.refuse("a", ProviderFault("auth", status=403))
+        keys.pass_time(15.0)
+        keys.ring.accept(keys["a"], MODEL, None)
+        keys.pass_time(15.0)
+    assert len(caplog.records) == 3
+    assert "it flaps" in caplog.messages[-1]

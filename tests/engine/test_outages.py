@@ -11,11 +11,13 @@ import pytest
 
 from routewright import MemoryStorage, Model, Policy, ProviderFault, Router, Settings
 from routewright._engine.outages import Outages
+from routewright._engine.part import Part
 from routewright.errors import UpstreamFailed
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.wire import Delta, FallbackDict, FaultKind, Finish, PolicyWeights, UpstreamCall, Usage
 
 from .scripted_router import GOOD, SPARE, said
+from .test_discovery import Box
 
 pytestmark = pytest.mark.anyio
 NO_RETRY: FallbackDict = {"maxRetries": 0}
@@ -150,3 +152,40 @@ async def test_two_routers_do_not_share_what_was_logged(caplog: pytest.LogCaptur
         await town.ask()
         assert len(town.new()) == 2
         await town.router.aclose()
+
+
+async def test_a_part_that_calls_can_do_without_is_logged_when_it_rests_and_when_it_works_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock, part = FakeClock(), Part("embedder", 1.0)
+
+    async def embed(*, is_away: bool) -> str:
+        if is_away:
+            raise OSError("sk-canary")
+        return "vector"
+
+    for is_away in [True] * 360 + [False] * 360:
+        await part.ask(clock, embed(is_away=is_away), clock.monotonic() + 60.0)
+        await clock.sleep(10.0)
+    first, second = [record.getMessage() for record in caplog.records]
+    assert first.startswith("the embedder failed 3 times in a row and is tried every 10 s: OSError")
+    assert second == "the embedder works again, after 1 h"
+    assert "canary" not in caplog.text
+
+
+async def test_a_server_that_comes_and_goes_is_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    clock, box = FakeClock(autojump=False), Box([GOOD])
+    async with Router(providers=[box], settings=Settings(clock=clock)) as router:
+        await router.route("hi")
+        for minute in range(120):
+            box.has = [GOOD] if minute % 2 else ProviderFault("connect", f"box is away:\nfault {minute}")
+            await clock.advance(60.0)
+        box.has = [GOOD]
+        for _ in range(60):
+            await clock.advance(60.0)
+    assert [record.getMessage().partition(",")[0] for record in caplog.records] == [
+        "box is away: fault 0",
+        "box lists its models again",
+        "box is away: fault 2; it flaps",
+        "box lists its models again; this has lasted for 30 min",
+    ]

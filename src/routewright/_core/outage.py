@@ -76,6 +76,6 @@ class Outage:
 
 def period(seconds: float) -> str:
     """A duration for people: ``40 s``, ``12 min``, ``3.5 h``."""
-    if seconds < 60:
+    if seconds < 59.5:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h".replace(".0 h", " h")
+    return f"{seconds / 60:.0f} min" if seconds < 3570 else f"{seconds / 3600:.1f} h".replace(".0 h", " h")

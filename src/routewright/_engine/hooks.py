@@ -30,7 +30,7 @@ QUEUE = 10_000
 """The most calls that wait for their hooks."""
 BATCH = 256
 DELAY_S = 0.02
-LOG_EVERY_S = 60.0
+LOG_EVERY_S = 3600.0
 """The shortest time between two warnings about failing, or about slow, hooks."""
 
 TraceHook = Callable[[Trace], object]

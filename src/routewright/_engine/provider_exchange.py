@@ -258,4 +258,4 @@ class ProviderExchange(Struct, eq=False):
             if self.watch.must_propagate(error):
                 raise
             # the answer or the fault is known; an error on closing changes neither
-            _log.warning("provider %s raised %s on closing", self.attempt.provider, type(error).__name__)
+            _log.debug("provider %s raised %s on closing", self.attempt.provider, type(error).__name__)
