@@ -19,6 +19,7 @@ from ._core.analytics.report import check_keys
 from ._core.attempts.faults import place_of
 from ._core.cache.comparators import NormalisedEquality
 from ._core.model_selector import ModelIndex
+from ._core.outage import Outage
 from ._core.policy import find_changes, resolve, version_write, with_version
 from ._core.request.read import read_retries, timeout_ms_of
 from ._core.routing.inputs import Defaults
@@ -115,6 +116,7 @@ class Parts:
         self._published: list[wire.PolicySnapshot] = []
         self._discovery: Discovery | None = None
         self._in_force: Sequence[wire.Policy] = ()
+        self._listing = Outage(_logger.warning, "the models that servers list are used again")
         """The policies of ``_published``, as they were passed."""
         self._guardrails = validate_guardrails(guardrails)
         self.settings = settings
@@ -613,8 +615,10 @@ class Parts:
                 if engine is not None and self.environment in fleets:
                     engine.publish(self._draw_policies(self._in_force, fleets[self.environment]))
             except RouterError as error:
-                _logger.warning("the models that servers list are not used: %s", error)
+                text = f"the models that servers list are not used: {error}"
+                self._listing.begin(self.settings.clock.monotonic(), text)
                 return False
+            self._listing.end(self.settings.clock.monotonic())
             for environment, fleet in fleets.items():
                 fleet.learn_from(self._fleets[environment])
             self._fleets.update(fleets)

@@ -246,7 +246,11 @@ async def test_models_that_a_policy_names_are_kept(caplog: pytest.LogCaptureFixt
         box.has = [LARGE]
         await clock.advance(31)
         assert router.decide("hi", policy_id="own").model == "box/small"
-        assert "are not used" in caplog.text
+        await clock.advance(3600)
+        assert caplog.text.count("are not used") == 1
+        box.has = [SMALL, LARGE]
+        await clock.advance(31)
+        assert caplog.text.count("the models that servers list are used again") == 1
 
 
 async def test_the_catalogue_overrides_a_servers_list() -> None:

@@ -236,9 +236,10 @@ def test_a_failing_observer_is_logged_and_harms_nobody(caplog: pytest.LogCapture
         observers=[lambda exchange: 1 / 0, lambda exchange: seen.append(exchange.final_status)],
     )
     with made.client(made.key(environment="sandbox")) as client:
-        assert client.post("/v1/route", json=HELLO).status_code == 200
-    assert seen == [200]
-    assert "an observer of requests failed" in caplog.text
+        for _ in range(3):
+            assert client.post("/v1/route", json=HELLO).status_code == 200
+    assert seen == [200] * 3
+    assert caplog.text.count("an observer of requests failed (logged once)") == 1
 
 
 async def test_durations_follow_the_routers_clock() -> None:

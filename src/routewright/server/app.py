@@ -97,6 +97,8 @@ class App:
         probes: Admin | None = None,
     ) -> None:
         self._observers = observers
+        self._failed: set[int] = set()
+        """The observers whose failure was logged, by their place."""
         self._cors = cors
         self._probes = probes
         self._service = service
@@ -138,11 +140,13 @@ class App:
         finally:
             if self._observers:
                 exchange.ended_at = self._clock.monotonic()
-                for observer in self._observers:
+                for place, observer in enumerate(self._observers):
                     try:
                         observer(exchange)
                     except Exception:  # an observer of the host may raise anything; the response has been sent
-                        _log.exception("an observer of requests failed")
+                        if place not in self._failed:
+                            self._failed.add(place)
+                            _log.exception("an observer of requests failed (logged once)")
 
     async def start(self) -> None:
         """Do what the first requests would wait for. Failures are logged."""
