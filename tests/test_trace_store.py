@@ -15,7 +15,7 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from routewright import Caller, MemoryStorage, Router, SqliteStorage
+from routewright import Caller, MemoryStorage, Router, Settings, SqliteStorage
 from routewright._core.analytics.report import cache_report, fallback_report, latency_report, usage_report
 from routewright._core.analytics.rollup import Rollups
 from routewright._core.trace.filter import parse_filter, selects
@@ -655,6 +655,17 @@ async def test_a_sandbox_routers_reports_are_of_the_sandbox() -> None:
     for traces in (router.traces, router.as_caller(Caller()).traces):
         assert (await traces.usage()).totals.requests == 1
         assert (await traces.usage(environment="production")).totals.requests == 0
+
+
+async def test_the_reports_of_a_caller_are_of_its_environment(storage: Storage, store: TraceStore) -> None:
+    await store.record(make_trace(1, account="acme"))
+    for number in (2, 3):
+        await store.record(make_trace(number, account="acme", environment="sandbox"))
+    router = Router(providers=[], storage=storage, settings=Settings(clock=store._clock))
+    for caller, requests in ((Caller("acme"), 1), (Caller("acme", "sandbox"), 2)):
+        traces = router.as_caller(caller).traces
+        assert (await traces.usage()).totals.requests == requests
+        assert (await traces.usage(environment="all")).totals.requests == 3
 
 
 async def test_usage_by_account_adds_up_over_all_accounts(storage: Storage, store: TraceStore) -> None:

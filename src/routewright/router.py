@@ -592,9 +592,13 @@ class Router:
     @cached_property
     def traces(self) -> TraceStore:
         """Query, report on, export and delete the traces of this Router's storage, including those just answered.
-        Covers the account of ``as_caller`` unless a method is given another ``account``; scopes are not checked."""
+        Covers the account of ``as_caller`` unless a method is given another ``account``, and reports on the caller's
+        environment; scopes are not checked."""
         traces = self._parts.traces
-        return traces.as_account(self._caller.account) if self._is_view else traces
+        if self._is_view:
+            traces = traces.as_account(self._caller.account)
+            traces._environment = self._caller.environment
+        return traces
 
     @cached_property
     def cache(self) -> ResponseCache:
