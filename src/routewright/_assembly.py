@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from datetime import UTC, datetime
@@ -49,6 +50,7 @@ from ._setup.arguments import check_caller, check_parts, validate_policies
 from ._setup.coordination import Hear, coordination_of, listen
 from ._setup.replay import Replays
 from ._setup.root_secret import RootSecret
+from ._setup.status import make_status
 from .backends.providers.callable import HostedProvider
 from .backends.providers.sandbox import Answers, Faults, SandboxProvider
 from .backends.storage.memory import MemoryStorage
@@ -265,13 +267,35 @@ class Parts:
     @property
     def degraded(self) -> str | None:
         """The part that is unavailable and the effect, in a sentence; None if all are available."""
+        share = self._limits().share
+        return share and f"the coordination did not answer the last call; this process uses {share} of every rate limit"
+
+    def _limits(self) -> wire.LimitsStatus:
         limits = self._log.writer.accounts
         shared = self._coordination
-        is_away = isinstance(limits, SharedLimits) and limits.is_away
-        if not is_away or not isinstance(shared, protocols.CountingCoordination):
-            return None
-        part = f"1/{shared.processes} of every rate limit"
-        return f"the coordination did not answer the last call; this process uses {part}"
+        if isinstance(limits, SharedLimits) and isinstance(shared, protocols.CountingCoordination):
+            return wire.LimitsStatus(place="coordination", share=f"1/{shared.processes}" if limits.is_away else None)
+        own = "process" if isinstance(self.storage, MemoryStorage) else "storage"
+        return wire.LimitsStatus(place="none" if limits is None else own, share=None)
+
+    def status(self) -> wire.RouterStatus:
+        """The state of all parts that are in use."""
+        fleets = self.fleets()
+        limits = self._log.writer.accounts
+        discovery, cache, webhooks = self._discovery, self.used_cache, self._webhooks
+        outages = {"storage": self._log.writer.outage}
+        for fleet in fleets:
+            outages |= {f"circuit of {name}": outage for name, outage in fleet.outages.parts.items()}
+        if discovery is not None:
+            outages |= {f"models of {name}": outage for name, outage in discovery.outages.items()}
+        if isinstance(limits, SharedLimits):
+            outages["coordination"] = limits.outage
+        if cache is not None:
+            outages |= cache.outages
+        if webhooks is not None:
+            outages |= webhooks.outages
+        deliveries = Counter[wire.DeliveryState]() if webhooks is None else webhooks.attempts
+        return make_status(self._log, fleets, self._limits(), self.hooks, outages, deliveries)
 
     @cached_property
     def coordination(self) -> protocols.Coordination:

@@ -79,6 +79,8 @@ class RouterError(Exception):
     status: ClassVar[int] = 500
     type: ClassVar[str] = "internal_error"
     retryable: ClassVar[bool] = False
+    is_counted = False
+    """True: the Router has counted it among its refusals."""
 
     def __init_subclass__(cls, **facts: str | int) -> None:
         """``class MyError(RouterError, code="mine", status=400)``; missing values are inherited."""

@@ -124,6 +124,11 @@ class BaseProvider:
     or take without a risk."""
 
     @property
+    def keys(self) -> int | None:
+        """How many keys it has. None: unknown."""
+        return None
+
+    @property
     def refused_keys(self) -> int:
         """How many of its keys the vendor refused when last used; above 0 its models are shown as degraded, and the
         provider logs refusals itself."""

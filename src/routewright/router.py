@@ -64,6 +64,7 @@ from .wire import (
     PolicyChanged,
     RouteEvent,
     RouteRequest,
+    RouterStatus,
     Trace,
     TraceItem,
 )
@@ -548,15 +549,14 @@ class Router:
         """Makes ids: ``router.new_id("req_")``. They increase over time, like the ids of traces."""
         return self._parts.ids
 
-    @property
-    def open_circuits(self) -> int:
-        """Number of models paused because of faults, in both environments."""
-        return sum(fleet.open_circuits for fleet in self._parts.fleets())
+    def status(self) -> RouterStatus:
+        """What is wrong with which part, for the operator: refused keys, open circuits, rate limits, storage and disk,
+        refusals, the last failure of each part. Of this process; it loads nothing, and asks no other server."""
+        return self._parts.status()
 
-    @property
-    def refused_keys(self) -> int:
-        """Number of keys not used because the vendor refused them, for providers with several."""
-        return sum(fleet.refused_keys for fleet in self._parts.fleets())
+    def count_refusal(self, error: RouterError) -> None:
+        """Count a request that was refused before it was a call, for ``status``: for servers. An error counts once."""
+        self._parts.log.count_refusal(error)
 
     async def problem(self, *, within_s: float = 2.0) -> str | None:
         """Why it cannot serve, in one sentence: it is closed, it is not warm (``warm``) within ``within_s``, or its
@@ -804,6 +804,10 @@ class BlockingRouter(Twin[Router]):
     flush = plain(Router.flush)
     stream = plain_result(Router.stream, BlockingStream)
     prepare = plain_result(Router.prepare, BlockingPrepared)
+
+    def status(self) -> RouterStatus:
+        """What is wrong with which part (``Router.status``)."""
+        return self.router.status()
 
     @property
     def traces(self) -> BlockingTraceStore:

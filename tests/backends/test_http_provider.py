@@ -675,14 +675,14 @@ async def test_one_refused_key_of_several_is_logged_once_and_degrades_its_models
         f"{vendor.name} refused key 1 of 3 (status 401): calls use the other 2"
     ]
     assert "Canary" not in caplog.text
-    assert (provider.refused_keys, router.refused_keys) == (1, 1)
+    assert (provider.refused_keys, router.status().providers[0].keys_refused) == (1, 1)
     assert [model.availability.status for model in router.models()] == ["degraded"]
 
     server.answer = well
     clock._now += REFUSED_S
     provider._keys._place = 0
     await router.route("hi")
-    assert router.refused_keys == 0
+    assert router.status().providers[0].keys_refused == 0
     assert [model.availability.status for model in router.models()] == ["available"]
     await router.aclose()
 

@@ -270,9 +270,9 @@ async def test_answers_are_booked_before_the_fault_that_follows_them() -> None:
         fleet.record_fault(0)
         for _ in range(9):
             answer(fleet)
-    assert fleet.open_circuits == 0
+    assert fleet.circuit_status() == []
     fail(fleet, 5)
-    assert fleet.open_circuits == 1
+    assert len(fleet.circuit_status()) == 1
 
 
 async def test_the_shown_models_include_all_answers() -> None:

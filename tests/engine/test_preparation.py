@@ -277,4 +277,4 @@ def test_a_console_beside_it_shares_its_parts() -> None:
     assert router.storage is storage
     assert router.coordination is router.coordination
     assert router.clock.virtual is False
-    assert router.open_circuits == 0
+    assert router.status().circuits == []

@@ -58,7 +58,7 @@ class Process:
 
     @property
     def is_open(self) -> bool:
-        return self.router.models()[0].availability.status == "unavailable" or bool(self.fleet.open_circuits)
+        return self.router.models()[0].availability.status == "unavailable" or bool(self.fleet.circuit_status())
 
     @property
     def fleet(self) -> Any:

@@ -371,7 +371,7 @@ for path in ("/metrics", "/readyz"):
 async def test_unknown_paths_and_methods_are_refused_and_head_is_answered() -> None:
     admin = create_admin(Router.sandbox())
     told = await ask(admin, "/CANARY")
-    assert (told.status, told.json["error"].count("/")) == (404, 3)
+    assert (told.status, told.json["error"].count("/")) == (404, 4)
     assert b"CANARY" not in told.body
     told = await ask(admin, "/healthz", "POST")
     assert (told.status, told.headers["allow"]) == (405, "GET, HEAD")

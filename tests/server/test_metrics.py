@@ -21,7 +21,8 @@ from routewright.server import metrics as metrics_of_a_router
 from routewright.server.errors import Refusal, refuse
 from routewright.server.metrics import FIGURES, Metrics
 from routewright.testing import FakeClock
-from routewright.wire import FallbackDict, ModelSpan
+from routewright.wire import Delta, FallbackDict, Finish, ModelSpan, RateLimits, Usage
+from tests.engine.scripted_router import House, said
 from tests.tables import table
 
 from .asgi_request import ask
@@ -120,6 +121,38 @@ def test_calls_attempts_and_fallbacks_are_counted() -> None:
     assert of(found, "time_to_first_token_seconds_count", model=second) == 1
 
 
+async def test_rescues_and_refused_keys_are_counted_by_provider() -> None:
+    answer = said(Delta("Blue."), Usage(10, 5), Finish("stop"))
+    house = House(lambda call: ProviderFault("auth", status=401), lambda call: answer)
+    metrics = Metrics(house.router)
+    for _ in range(3):
+        await house.router.route("hi", goal="quality", fallback={"maxRetries": 0})
+    found = told(metrics)
+    assert of(found, "rescued_total", **{"from": "good"}, kind="auth") == 1
+    assert [of(found, "key_refused", provider=name) for name in ("good", "spare")] == [1, 0]
+    assert of(found, "circuit_open", model="good/one") == 1
+
+
+def test_refusals_over_http_are_counted_once_each(site: tuple[Site, Metrics]) -> None:
+    made, metrics = site
+    key = made.key(environment="sandbox", scopes=["route"], limits=RateLimits(requests_per_min=3))
+    poor = made.key("poor", environment="sandbox", account_prepaid=True)
+    with made.client(key) as client:
+        client.get("/v1/traces")
+        client.get("/v1/models", headers={"Authorization": "Bearer nobody"})
+        client.post("/v1/route", content=b"{", headers={"Content-Type": "application/json"})
+        client.post("/v1/route", json={**HELLO, "budget": {"maxCostUsd": 1e-9}})
+        assert [client.post("/v1/route", json=HELLO).status_code for _ in range(4)] == [200, 200, 429, 429]
+        client.post("/v1/route", json={**HELLO, "stream": True})
+        client.post("/v1/route", json=HELLO, headers=bearer(poor))
+    found = told(metrics)
+    refusals = {dict(labels)["code"]: n for (name, labels), n in found.items() if name == "routewright_refusals_total"}
+    assert refusals == {
+        "permission_denied": 1, "authentication_failed": 1, "invalid_json": 1, "router.budget_exceeded": 1,
+        "RATE_LIMITED": 3,
+    }  # fmt: skip
+
+
 def test_guardrail_hits_are_counted() -> None:
     router = Router.sandbox(guardrails=[DenyList(["Hello"], action="redact")])
     metrics = Metrics(router)
@@ -128,14 +161,17 @@ def test_guardrail_hits_are_counted() -> None:
     assert of(told(metrics), "guardrail_hits_total", stage="input", action="redact") == 2
 
 
-def test_gauges_are_read_when_rendered() -> None:
-    router = Router.sandbox()
+async def test_gauges_are_read_when_rendered() -> None:
+    router = Router.sandbox(settings=Settings(clock=(clock := FakeClock())))
     metrics, fleet = Metrics(router), router._parts.fleet("sandbox")
-    assert of(told(metrics), "circuits_open") == 0
     for _ in range(5):
         fleet.record_fault(0)
+    model = fleet.pool.ids[0]
     found = told(metrics)
-    assert of(found, "circuits_open") == 1
+    assert of(found, "circuit_open", model=model) == 1
+    assert of(found, "key_refused", provider="sandbox") == 0
+    await clock.advance(20.0)
+    assert of(told(metrics), "circuit_open", model=model) == 0
     assert [of(found, name) for name in ("traces_waiting", "hooks_waiting")] == [0, 0]
     assert [of(found, f"{name}_total") for name in ("traces_lost", "hooks_failed")] == [0, 0]
 
@@ -144,9 +180,9 @@ def test_refused_provider_keys_are_counted() -> None:
     provider = OpenAIProvider(["sk-first-key", "sk-second-key"])
     metrics = Metrics(router := Router(providers=[provider]))
     router.models()
-    assert of(told(metrics), "keys_refused") == 0
+    assert of(told(metrics), "key_refused", provider="openai") == 0
     provider._keys.refuse(provider._keys.keys[0], ProviderFault("auth", status=401))
-    assert of(told(metrics), "keys_refused") == 1
+    assert of(told(metrics), "key_refused", provider="openai") == 1
 
 
 def test_a_failing_hook_is_counted_once() -> None:
@@ -266,6 +302,10 @@ class Process:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environ
         )
 
+    @property
+    def pid(self) -> int:
+        return self._running.pid
+
     def call(self) -> None:
         self._say("call")
         assert self._line() == "called\n"
@@ -304,6 +344,8 @@ def test_each_of_two_processes_renders_the_metrics_of_both(tmp_path: Path) -> No
     second.end()
     found = first.render()
     assert of(found, "call_duration_seconds_count", environment="sandbox") == 3, "what it counted stays"
-    assert of(found, "circuits_open") == 0
-    assert len([*tmp_path.glob("gauge_live*.db")]) == 1, "of its state nothing is left"
+    assert of(found, "key_refused", provider="sandbox") == 0
+    assert of(found, "refusals_total", code="not_found") == 3
+    files = tmp_path.glob("gauge_live*.db")
+    assert {int(file.stem.rpartition("_")[2]) for file in files} == {first.pid}, "of its state nothing is left"
     first.end()

@@ -17,7 +17,7 @@ class Outage:
     # that it works while it does not. So the second failure within half an hour says that it flaps, and the next line
     # follows once it is steady, either way. test_the_last_line_is_true_whatever_happens
 
-    __slots__ = ("_began", "_count", "_log", "_since", "_text", "_works", "flaps", "is_on")
+    __slots__ = ("_began", "_count", "_log", "_works", "flaps", "is_on", "since", "text")
 
     def __init__(self, log: Callable[[str], object], works: str) -> None:
         """``log`` takes a line. ``works`` is the line that says that it works again."""
@@ -27,18 +27,20 @@ class Outage:
         """True while it fails."""
         self.flaps = False
         """True while its changes are not logged."""
-        self._since = self._began = -inf
+        self.since = self._began = -inf
+        """When that began."""
         self._count = 0
-        self._text = ""
+        self.text = ""
+        """What was said of the last failure; empty if it never failed."""
 
     def begin(self, now: float, text: str) -> None:
         """It fails; ``text`` says so, and why. Call it for every failure, or for changes only."""
         self.settle(now)
         if self.is_on:
             return
-        is_again = now - self._since < WORKS_S
+        is_again = now - self.since < WORKS_S
         self.is_on = True
-        self._since, self._text = now, text
+        self.since, self.text = now, text
         self._count += 1
         if not is_again:
             self._began = now
@@ -55,23 +57,23 @@ class Outage:
         if not self.is_on:
             return
         if not self.flaps:
-            self._log(f"{self._works}, after {period(now - self._since)}{note}")
+            self._log(f"{self._works}, after {period(now - self.since)}{note}")
         self.is_on = False
-        self._since = now
+        self.since = now
 
     def settle(self, now: float) -> None:
         """Log how it is if it flapped and is steady now."""
         if now < self.steady_at:
             return
         self.flaps = False
-        state = self._text if self.is_on else self._works
-        lasts = f"this has lasted for {period(now - self._since)}"
-        self._log(f"{state}; {lasts}, after {self._count} outages in {period(self._since - self._began)}")
+        state = self.text if self.is_on else self._works
+        lasts = f"this has lasted for {period(now - self.since)}"
+        self._log(f"{state}; {lasts}, after {self._count} outages in {period(self.since - self._began)}")
 
     @property
     def steady_at(self) -> float:
         """When ``settle`` has something to log; infinity if it does not flap."""
-        return self._since + (FAILS_S if self.is_on else WORKS_S) if self.flaps else inf
+        return self.since + (FAILS_S if self.is_on else WORKS_S) if self.flaps else inf
 
 
 def period(seconds: float) -> str:

@@ -62,6 +62,7 @@ class Admissions:
         self.is_immediate = isinstance(storage, ImmediateStorage) and not isinstance(accounts, SharedLimits)
         """The storage never waits, except for money that other calls hold."""
         self.queue = log.writer
+        self.count_refusal = log.count_refusal
         self.ids = ids
         self.clock = clock
         self.default_timeout_ms = default_timeout_ms
@@ -186,6 +187,7 @@ class Admissions:
 
     def _named(self, error: RouterError) -> RouterError:
         error.request_id = self.ids("req_")
+        self.count_refusal(error)
         return error
 
 
@@ -234,6 +236,7 @@ class Admission(Struct, eq=False):
         if isinstance(error, RouterError):
             error.headers = self.headers | error.headers
             error.request_id = error.request_id or self._shared.ids("req_")
+            self._shared.count_refusal(error)
 
     @property
     def is_remote(self) -> bool:

@@ -93,6 +93,12 @@ class Caching:
         self._embedder_part = Part("embedder", EMBED_S)
         self._search_part = Part("search of the response cache", CACHE_S, lambda: self._own.is_starting)
 
+    @property
+    def outages(self) -> dict[str, Outage]:
+        """Those of its parts, by name."""
+        parts = self._cache_part, self._embedder_part, self._search_part
+        return self.calibrations.outages | {part.name: part.outage or self._outage for part in parts}
+
     async def look(
         self, call: Call, guardrails: Sequence[Guardrail] = (), form: Form | None = None, *, patient: bool = True
     ) -> Lookup:

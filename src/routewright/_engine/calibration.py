@@ -76,7 +76,7 @@ class Calibrations:
         self._clock = clock
         self._rng = rng
         self._worker = worker
-        self._outages: dict[str, Outage] = {}
+        self.outages: dict[str, Outage] = {}
         """By part: when its next failure is logged."""
         self._guard = Guard()
         self.renew()
@@ -150,7 +150,7 @@ class Calibrations:
 
     @contextmanager
     def _logging_faults(self, part: str) -> Iterator[None]:
-        outage = self._outages.setdefault(part, Outage(_log.warning, f"{part} works again"))
+        outage = self.outages.setdefault(part, Outage(_log.warning, f"{part} works again"))
         try:
             yield
             outage.end(self._clock.monotonic())

@@ -44,7 +44,7 @@ class Discovery:
         self.problems = {name: ProviderFault("connect", reason) for name, reason in reasons.items()}
         """Why a provider has no models, by its name."""
         self.providers = providers
-        self._outages = {name: Outage(_log.warning, f"{name} lists its models again") for name in reasons}
+        self.outages = {name: Outage(_log.warning, f"{name} lists its models again") for name in reasons}
         self.ready = Signal()
         """Set once all have answered and their models are in use."""
         self.ready.is_set = not providers
@@ -100,11 +100,11 @@ class Discovery:
                 await provider.discover()
             if not limit.expired:
                 self.problems.pop(provider.name, None)
-                self._outages[provider.name].end(self._clock.monotonic())
+                self.outages[provider.name].end(self._clock.monotonic())
                 return
         except ProviderFault as fault:
             problem = fault
         except Exception as error:  # its message may hold a key
             problem = ProviderFault("local", f"discover() of {provider.name} failed: {place_of(error)}")
         self.problems[provider.name] = problem
-        self._outages[provider.name].begin(self._clock.monotonic(), one_line(problem.message))
+        self.outages[provider.name].begin(self._clock.monotonic(), one_line(problem.message))

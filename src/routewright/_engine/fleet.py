@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
@@ -29,6 +30,7 @@ from routewright._core.routing.pool import Pool
 from routewright._runtime.fork import Guard
 from routewright.errors import NoProviders, ProviderFault, ValidationFailed
 from routewright.protocols import BaseProvider, Clock, Provider, options_of
+from routewright.wire.timestamps import timestamp
 
 from .declarations import as_served, caller_extra_of, is_whole, overlay_declared, read_models, servers_of
 from .outages import Outages
@@ -112,6 +114,8 @@ class Fleet:
         self.announce: Callable[[str, float], object] | None = None
         """Called when a circuit opens, with the model and the seconds."""
         self.outages = Outages()
+        self.last_faults: dict[str, wire.LastFault] = {}
+        """By model."""
         self._warned: set[str] = set()
         """Texts that were logged, and models whose overrun was."""
         self._look_at = inf
@@ -138,6 +142,7 @@ class Fleet:
             self.workloads = self._journal.workloads = before.workloads
             self._warned = before._warned
             self.outages = before.outages
+            self.last_faults = before.last_faults
             self.outages.close_all(self._clock.monotonic())
             rows = {self.pool.row[model]: row for model, row in before.pool.row.items() if model in self.pool.row}
             overruns = before.health.overruns
@@ -202,11 +207,6 @@ class Fleet:
             models.append(model)
         return models
 
-    @property
-    def refused_keys(self) -> int:
-        """Number of keys refused by their vendors."""
-        return sum(options_of(provider, BaseProvider).refused_keys for provider in self.providers)
-
     @cached_property
     def names(self) -> Mapping[str, str]:
         return MappingProxyType({**self.aliases, **{model: model for model in self.pool.row}})
@@ -217,9 +217,45 @@ class Fleet:
         served = [(model, server.name) for model, server in zip(self.pool.ids, self.server, strict=True) if server]
         return sha256(repr(sorted(served)).encode()).digest()[:16]
 
-    @property
-    def open_circuits(self) -> int:
-        return len(self._settled().forecast.open)
+    def circuit_status(self) -> list[wire.CircuitStatus]:
+        """The models that are not called for a while."""
+        rows = self._settled().forecast.open
+        now = self._clock.monotonic()
+        statuses = list[wire.CircuitStatus]()
+        for row in rows:
+            model, fault = self.pool.models[row], self.last_faults.get(self.pool.ids[row])
+            with self._guard.lock:
+                probe_in_s = round(max(0.0, self.circuits.due(row) - now), 1)
+            kind = None if fault is None else fault.kind
+            status = wire.CircuitStatus(model=model.id, provider=model.provider, fault=kind, probe_in_s=probe_in_s)
+            statuses.append(status)
+        return statuses
+
+    def provider_status(self) -> list[wire.ProviderStatus]:
+        """The state of each provider."""
+        closed = self._settled().forecast.open
+        rows_of = defaultdict[str, list[int]](list)
+        for row, server in enumerate(self.server):
+            if server is not None:
+                rows_of[server.name].append(row)
+        statuses = list[wire.ProviderStatus]()
+        for provider in self.providers:
+            name, own = provider.name, options_of(provider, BaseProvider)
+            rows = rows_of[name]
+            with self._guard.lock:
+                is_refused = any(self.circuits.is_tripped(row, credential=True) for row in rows)
+            faults = (fault for row in rows if (fault := self.last_faults.get(self.pool.ids[row])) is not None)
+            status = wire.ProviderStatus(
+                name=name,
+                models=len(rows),
+                keys=own.keys,
+                keys_refused=own.refused_keys or int(is_refused),
+                circuits_open=sum(row in closed for row in rows),
+                last_fault=max(faults, key=lambda fault: fault.at, default=None),
+                problem=self._problems[name].message if name in self._problems else None,
+            )
+            statuses.append(status)
+        return statuses
 
     def require_providers(self, caller: wire.Caller) -> None:
         """Raise ``NoProviders`` if no model can be called. Callers with a key do not see addresses of servers."""
@@ -327,10 +363,12 @@ class Fleet:
     ) -> None:
         """Book a fault of the provider, or of its ``credential``, after the answers before it. ``alone``: no call waits
         out its ``retry_after``."""
+        model = self.pool.ids[row]
         with self._guard.lock:
             now = self._clock.monotonic()
             if self._look_at == inf:
                 self._look_at = self._published + PUBLISH_EVERY_S
+            self.last_faults[model] = wire.LastFault(model, kind.value, timestamp(self._clock.time()))
             self._journal.report_pending()
             if not credential:  # a credential says nothing about the model
                 self.health.record_fault(row, now)

@@ -51,7 +51,8 @@ class Outages:
         """What is to be logged once the lock is released, since a handler may be slow."""
         self.due = inf
         """When ``look`` has something to do."""
-        self._parts: dict[str, Outage] = {}
+        self.parts: dict[str, Outage] = {}
+        """By model or provider."""
         self._open = defaultdict[str, dict[str, str]](dict)
         """The part of every model with an open circuit, by provider."""
         self._waiting: dict[str, _Rescues] = {}
@@ -78,8 +79,8 @@ class Outages:
         provider = model.provider
         open_models = self._open[provider]
         name = open_models.pop(model.id, None)
-        parts = [] if name is None or name in open_models.values() else [self._parts[name]]
-        if (credential := self._parts.get(provider)) is not None:
+        parts = [] if name is None or name in open_models.values() else [self.parts[name]]
+        if (credential := self.parts.get(provider)) is not None:
             parts.append(credential)
         waiting = self._waiting.get(provider)
         note = "" if waiting is None else waiting.count(now)
@@ -94,7 +95,7 @@ class Outages:
     def close_all(self, now: float) -> None:
         """All circuits start closed in another fleet."""
         self._open.clear()
-        for part in self._parts.values():
+        for part in self.parts.values():
             part.end(now)
 
     def count_rescue(self, provider: str, kind: FaultKind, model: str, now: float) -> None:
@@ -109,7 +110,7 @@ class Outages:
 
     def look(self, now: float) -> None:
         """Write the lines that are due."""
-        for part in self._parts.values():
+        for part in self.parts.values():
             part.settle(now)
         for provider, waiting in [*self._waiting.items()]:
             if now < waiting.due:
@@ -120,7 +121,7 @@ class Outages:
                 del self._waiting[provider]
                 continue
             self._waiting[provider] = _Rescues(now, Counter(), min(waiting.pause + 1, len(PAUSES_S) - 1))
-        steady = (part.steady_at for part in self._parts.values())
+        steady = (part.steady_at for part in self.parts.values())
         self.due = min((*steady, *(waiting.due for waiting in self._waiting.values())), default=inf)
 
     def log(self) -> None:
@@ -130,6 +131,6 @@ class Outages:
                 _log.warning(self.lines.popleft())
 
     def _begin(self, name: str, works: str, text: str, now: float, log: Callable[[str], object]) -> None:
-        part = self._parts.setdefault(name, Outage(log, works))
+        part = self.parts.setdefault(name, Outage(log, works))
         part.begin(now, text)
         self.due = min(self.due, part.steady_at)

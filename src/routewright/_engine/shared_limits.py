@@ -110,7 +110,7 @@ class SharedLimits:
         self.is_away = False
         """The coordination did not answer the last call."""
         works = f"{self._coordination!r} is back: rate limits are counted there again"
-        self._outage = Outage(_log.warning, works)
+        self.outage = Outage(_log.warning, works)
 
     async def admit(self, ask: wire.Ask) -> wire.Grant | wire.Replay | wire.Short:
         accounts, account_ask = self._accounts, replace(ask, windows=False)
@@ -200,13 +200,13 @@ class SharedLimits:
         self.is_away = True
         part = f"1/{self._coordination.processes} of every rate limit"
         text = f"{self._coordination!r} is away ({why}): this process goes on with {part}"
-        self._outage.begin(self._clock.monotonic(), text)
+        self.outage.begin(self._clock.monotonic(), text)
         return None
 
     def _back(self) -> None:
-        if self.is_away or self._outage.flaps:
+        if self.is_away or self.outage.flaps:
             self.is_away, self._away_until = False, -inf
-            self._outage.end(self._clock.monotonic())
+            self.outage.end(self._clock.monotonic())
 
     def _part(self, limits: wire.RateLimits) -> wire.RateLimits:
         """This process's share of the limits; all shares together stay within them."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -100,6 +100,8 @@ class TraceLog:
         self._since = self.clock.monotonic()
         self.under_way: set[Call] = set()
         self.dropped = deque[Drop]()
+        self.refusals = Counter[str]()
+        """Refused calls and requests, by code."""
         self._over: Signal | None = None
         """Set when a call ends; ``all_ended`` waits for it."""
 
@@ -134,6 +136,7 @@ class TraceLog:
         if error is not None:
             error.trace_id = call.id
             error.request_id = self._ids("req_")
+            self.count_refusal(error)
         # a redactor need not read a prompt that no model can take
         is_unfit = isinstance(error, errors.NoCandidates) and exceeds_windows(call.decision_input, call.board)
         capture = None if is_unfit else self.capture
@@ -167,6 +170,13 @@ class TraceLog:
         if self._over is not None:
             self._over.set()
         return answer, error
+
+    def count_refusal(self, error: errors.RouterError) -> None:
+        """Count a refusal, once. Calls whose attempts failed, or that a storage failed, are in their traces."""
+        if not error.is_counted and (error.status < 500 or error.trace_id is None):
+            error.is_counted = True
+            with _registering.lock:
+                self.refusals[error.code] += 1
 
     def _failure(self, call: Call, execution: Ending) -> errors.RouterError:
         error, hidden = build_failure(call, execution)

@@ -129,7 +129,7 @@ class TraceWriter:
         self._last_fault: Exception | None = None
         self.fails = False
         """The last pass, or the last immediate write, had a fault."""
-        self._outage = Outage(_log.warning, "traces are written again")
+        self.outage = Outage(_log.warning, "traces are written again")
         self._down: set[str] = set()
         """Accounts that failed in this pass."""
         self._wrote = False
@@ -468,12 +468,12 @@ class TraceWriter:
         if isinstance(error, StorageUnavailable):
             self.last_write = False
         self.fails = True
-        self._outage.begin(self.clock.monotonic(), f"traces cannot be written: {text_of(error)}")
+        self.outage.begin(self.clock.monotonic(), f"traces cannot be written: {text_of(error)}")
 
     def recover(self) -> None:
         """Log that writes succeed again."""
         self.fails = False
-        self._outage.end(self.clock.monotonic())
+        self.outage.end(self.clock.monotonic())
 
 
 def events_in(written: Iterable[wire.Written]) -> list[wire.Event]:

@@ -132,6 +132,8 @@ class Dispatcher:
         """Running attempts by endpoint."""
         self._by_account = Counter[str]()
         """Running attempts by account."""
+        self.attempts = Counter[wire.DeliveryState]()
+        """Attempts by the state of the delivery after them."""
         self._successes: dict[str, bool] = {}
         """True if the last attempt succeeded, by endpoint."""
         self._outages: dict[str, Outage] = {}
@@ -147,6 +149,11 @@ class Dispatcher:
         self._is_storing = False
         self._woken = Signal()
         self._idle = Signal()
+
+    @property
+    def outages(self) -> dict[str, Outage]:
+        """Those of the storage and of endpoints, by name."""
+        return {"webhooks": self._storage_outage} | {f"webhook endpoint {id}": o for id, o in self._outages.items()}
 
     def wake(self) -> None:
         """Look for deliveries now. From any thread; nearly free while no endpoint is registered."""
@@ -249,6 +256,7 @@ class Dispatcher:
             attempt, retry_after_s = await post(self._transport, self._clock, endpoint, event, secrets)
             state, delay_s = after_attempt(claimed.tries + 1, attempt.status, retry_after_s, self._max_attempts)
             next_at = self._clock.time() + (delay_s or 0.0)
+            self.attempts[state] += 1
             self._learn(endpoint, state, attempt)
         except Exception:  # of a custom transport, or an unreadable root secret; other deliveries go on
             _log.exception("an attempt at webhook endpoint %s failed", endpoint.id)

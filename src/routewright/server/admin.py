@@ -1,4 +1,4 @@
-"""Health checks and metrics for operators.
+"""Health checks, status and metrics for operators.
 
 A separate application without authentication, for an address that only operators can reach."""
 
@@ -37,7 +37,7 @@ class Reply(NamedTuple):
 
 
 class Admin:
-    """An ASGI application that serves ``/healthz``, ``/readyz`` and ``/metrics``."""
+    """An ASGI application that serves ``/healthz``, ``/readyz``, ``/status`` and ``/metrics``."""
 
     def __init__(self, router: Router, metrics: Metrics | str, ready_s: float) -> None:
         """``metrics``: the metrics, or why there are none."""
@@ -47,6 +47,7 @@ class Admin:
         self.addresses: Mapping[str, Callable[[], Awaitable[Reply]]] = {
             "/healthz": self._health,
             "/readyz": self._ready,
+            "/status": self._status,
             "/metrics": self._figures,
         }
 
@@ -78,6 +79,10 @@ class Admin:
         lack = self._router.degraded
         return _json_reply(200, status="ok") if lack is None else _json_reply(200, status="degraded", problem=lack)
 
+    async def _status(self) -> Reply:
+        """``Router.status`` of this process."""
+        return Reply(200, self._router.status().to_json().encode())
+
     async def _figures(self) -> Reply:
         """Metrics for Prometheus; 404 without the extra `metrics`."""
         if isinstance(self._metrics, str):
@@ -88,7 +93,8 @@ class Admin:
 
 
 def create_admin(router: Router, *, metrics: Metrics | None = None, ready_s: float = READY_S) -> Admin:
-    """Create the ASGI application with ``/healthz``, ``/readyz`` and ``/metrics``, to be served at its own address.
+    """Create the ASGI application with ``/healthz``, ``/readyz``, ``/status`` and ``/metrics``, to be served at an
+    address of its own.
 
         admin = create_admin(router)
 

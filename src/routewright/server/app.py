@@ -136,6 +136,8 @@ class App:
                 await exchange.send_shielded(_fail(exchange, shutdown_error(), partial(body_at, exchange.path)))
             raise
         except Exception as error:  # of the host's plug-ins, or a defect; a client must get a 500
+            if isinstance(error, RouterError):
+                self._service.router.count_refusal(error)
             await _fail(exchange, error, partial(body_at, exchange.path))
         finally:
             if self._observers:

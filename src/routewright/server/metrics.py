@@ -54,8 +54,8 @@ def _counter(name: str, labels: str, text: str) -> Figure:
     return Figure(f"routewright_{name}_total", "counter", tuple(labels.split()), text)
 
 
-def _gauge(name: str, text: str) -> Figure:
-    return Figure(f"routewright_{name}", "gauge", (), text)
+def _gauge(name: str, labels: str, text: str) -> Figure:
+    return Figure(f"routewright_{name}", "gauge", tuple(labels.split()), text)
 
 
 def _seconds(name: str, labels: str, text: str) -> Figure:
@@ -69,7 +69,7 @@ FIGURES: dict[str, Figure] = {
         "HTTP requests that have ended; status 499: the client left; endpoint none: there is nothing there",
     ),
     "request_seconds": _seconds("http_request_duration", "endpoint", "From a request's first byte to its end"),
-    "refusals": _counter(
+    "clients": _counter(
         "http_refusals",
         "reason status",
         "Clients that `routewright serve` refused before there was a request: malformed, late, busy ...",
@@ -87,13 +87,21 @@ FIGURES: dict[str, Figure] = {
         "outcome environment",
         "Look-ups in the response cache: hit, miss, or explored, which is a hit that was answered live to check it",
     ),
-    "circuits_open": _gauge("circuits_open", "Models that are not called for a while, for their faults"),
-    "keys_refused": _gauge("keys_refused", "Keys of providers that are not used, since their vendors refused them"),
-    "traces_waiting": _gauge("traces_waiting", "Traces that are not in the storage yet"),
+    "refusals": _counter(
+        "refusals",
+        "code",
+        "Requests and calls that were refused, by the code of their error, 402 and 429 included; not calls whose "
+        "attempts failed, and in process no invalid requests",
+    ),
+    "rescued": _counter("rescued", "from kind", "Calls that another model answered, by failed provider and fault"),
+    "circuit_open": _gauge("circuit_open", "model", "1 while a model is not called, for its faults or a refused key"),
+    "key_refused": _gauge("key_refused", "provider", "Keys that the provider's vendor refused when last used"),
+    "deliveries": _counter("webhook_deliveries", "state", "Attempts to deliver a webhook, by its state after them"),
+    "traces_waiting": _gauge("traces_waiting", "", "Traces that are not in the storage yet"),
     "traces_refused": _counter("traces_refused", "", "Traces that the storage refused"),
     "traces_lost": _counter("traces_lost", "", "Traces that were lost"),
     "traces_unbilled": _counter("traces_unbilled", "", "Traces that were lost to the ledger, too"),
-    "hooks_waiting": _gauge("hooks_waiting", "Calls whose hooks are still to be called"),
+    "hooks_waiting": _gauge("hooks_waiting", "", "Calls whose hooks are still to be called"),
     "hooks_failed": _counter("hooks_failed", "", "Times that a hook raised"),
     "hooks_lost": _counter("hooks_lost", "", "Calls whose hooks are never called; these figures miss them as well"),
 }
@@ -119,12 +127,15 @@ class Metrics:
             "histogram": partial(Histogram, buckets=_SECONDS),
         }
         for word, figure in FIGURES.items():
-            self._metrics[word] = make[figure.kind](figure.name, figure.help, figure.labels, registry=self._registry)
+            one = {"multiprocess_mode": "livemax"} if figure.kind == "gauge" and figure.labels else {}
+            metric = make[figure.kind](figure.name, figure.help, figure.labels, registry=self._registry, **one)
+            self._metrics[word] = metric
         for environment in get_args(Environment):  # opens the file of histograms while its folder exists
             self._metrics["call_seconds"].labels(environment)
         self._requests: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self._models: set[str] = set()
-        self._counts: dict[str, int] = {}
+        self._counts: dict[tuple[str, ...], int] = {}
+        """By name and labels."""
         self._router = router
         self._subscription = router.on_trace(self.tell)
         if self._shared is not None:
@@ -144,7 +155,7 @@ class Metrics:
     def on_refusal(self, client: RefusedClient) -> None:
         """Count a client that was refused before it sent a valid request."""
         refusal = client.refusal
-        self._metrics["refusals"].labels(refusal.name.lower(), str(refusal.kind.status)).inc()
+        self._metrics["clients"].labels(refusal.name.lower(), str(refusal.kind.status)).inc()
 
     def tell(self, trace: Trace) -> None:
         """Count an ended call."""
@@ -199,19 +210,27 @@ class Metrics:
 
     def refresh(self) -> None:
         """Update the gauges and counters of the Router's state."""
-        router = self._router
-        traces, hooks = router.trace_counts, router.hook_counts
-        counts = {"circuits_open": router.open_circuits, "keys_refused": router.refused_keys}
-        counts |= {f"traces_{name}": getattr(traces, name) for name in ("waiting", "refused", "lost", "unbilled")}
-        counts |= {f"hooks_{name}": getattr(hooks, name) for name in ("waiting", "failed", "lost")}
-        for word, count in counts.items():
+        status = self._router.status()
+        counts: dict[tuple[str, ...], int] = {}
+        counts |= {(f"traces_{name}",): status.traces[name] for name in ("waiting", "refused", "lost", "unbilled")}
+        counts |= {(f"hooks_{name}",): count for name, count in status.hooks.items()}
+        counts |= {("refusals", code): count for code, count in status.refusals.items()}
+        counts |= {("deliveries", state): count for state, count in status.deliveries.items()}
+        for provider in status.providers:
+            counts["key_refused", provider.name] = provider.keys_refused
+        for failed, kinds in status.rescued.items():
+            counts |= {("rescued", failed, kind): count for kind, count in kinds.items()}
+        counts |= {labels: 0 for labels in self._counts if labels[0] == "circuit_open"}
+        counts |= {("circuit_open", self._model(circuit.model)): 1 for circuit in status.circuits}
+        for labels, count in counts.items():
+            word, *values = labels
+            metric = self._metrics[word].labels(*values) if values else self._metrics[word]
+            previous = self._counts.get(labels, 0)
+            self._counts[labels] = count
             if FIGURES[word].kind == "gauge":
-                self._metrics[word].set(count)
-                continue
-            previous = self._counts.get(word, 0)
-            # a Router counts anew after a fork
-            self._metrics[word].inc(count - previous if count >= previous else count)
-            self._counts[word] = count
+                metric.set(count)
+            else:  # a Router counts anew after a fork
+                metric.inc(count - previous if count >= previous else count)
 
     def close(self) -> None:
         """Stop counting calls."""

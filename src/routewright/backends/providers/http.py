@@ -177,6 +177,11 @@ class HttpProvider(BaseProvider, ABC):
     # Shared by all protocols
 
     @property
+    def keys(self) -> int:
+        """Number of keys (``protocols.Provider``)."""
+        return sum(map(bool, self._keys.keys))
+
+    @property
     def refused_keys(self) -> int:
         """Number of keys that the vendor refused at their last use (``protocols.Provider``)."""
         return len(self._keys.refused)
