@@ -47,7 +47,7 @@ async def test_a_refused_key_is_in_the_status() -> None:
     assert [(circuit.model, circuit.fault) for circuit in status.circuits] == [("good/one", "auth")]
     assert 0 < status.circuits[0].probe_in_s <= 15
     assert status.rescued == {"good": {"auth": 1}}
-    assert status.problems[0] == "good: the vendor refused 1 of 1 keys"
+    assert status.problems[0] == "good: the vendor refused its key"
     assert "good: 1 of 1 models are not called; the last fault was auth" in status.problems
     assert RouterStatus(**status.to_dict()).to_json() == status.to_json()
     faults.clear()

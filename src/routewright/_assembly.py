@@ -282,12 +282,13 @@ class Parts:
         """The state of all parts that are in use."""
         fleets = self.fleets()
         limits = self._log.writer.accounts
-        discovery, cache, webhooks = self._discovery, self.used_cache, self._webhooks
+        cache = self.used_cache
+        webhooks = self._webhooks
         outages = {"storage": self._log.writer.outage}
         for fleet in fleets:
             outages |= {f"circuit of {name}": outage for name, outage in fleet.outages.parts.items()}
-        if discovery is not None:
-            outages |= {f"models of {name}": outage for name, outage in discovery.outages.items()}
+        if self._discovery is not None:
+            outages |= {f"models of {name}": outage for name, outage in self._discovery.outages.items()}
         if isinstance(limits, SharedLimits):
             outages["coordination"] = limits.outage
         if cache is not None:

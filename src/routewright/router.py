@@ -551,7 +551,7 @@ class Router:
 
     def status(self) -> RouterStatus:
         """What is wrong with which part, for the operator: refused keys, open circuits, rate limits, storage and disk,
-        refusals, the last failure of each part. Of this process; it loads nothing, and asks no other server."""
+        refusals, the last failures of parts. Of this process; it loads nothing, and asks no other server."""
         return self._parts.status()
 
     def count_refusal(self, error: RouterError) -> None:

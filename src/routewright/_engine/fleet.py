@@ -223,7 +223,8 @@ class Fleet:
         now = self._clock.monotonic()
         statuses = list[wire.CircuitStatus]()
         for row in rows:
-            model, fault = self.pool.models[row], self.last_faults.get(self.pool.ids[row])
+            model = self.pool.models[row]
+            fault = self.last_faults.get(model.id)
             with self._guard.lock:
                 probe_in_s = round(max(0.0, self.circuits.due(row) - now), 1)
             kind = None if fault is None else fault.kind
@@ -232,7 +233,7 @@ class Fleet:
         return statuses
 
     def provider_status(self) -> list[wire.ProviderStatus]:
-        """The state of each provider."""
+        """The state of the providers."""
         closed = self._settled().forecast.open
         rows_of = defaultdict[str, list[int]](list)
         for row, server in enumerate(self.server):
@@ -240,7 +241,8 @@ class Fleet:
                 rows_of[server.name].append(row)
         statuses = list[wire.ProviderStatus]()
         for provider in self.providers:
-            name, own = provider.name, options_of(provider, BaseProvider)
+            name = provider.name
+            own = options_of(provider, BaseProvider)
             rows = rows_of[name]
             with self._guard.lock:
                 is_refused = any(self.circuits.is_tripped(row, credential=True) for row in rows)

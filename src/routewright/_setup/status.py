@@ -66,10 +66,10 @@ def storage_status(storage: Storage, *, failing: bool = False) -> wire.StorageSt
     """The storage, its files and the disk."""
     size = free = None
     if isinstance(storage, LocalStorage):
-        folder, name = storage.path.parent, storage.path.name
+        path = storage.path
         with suppress(OSError):  # a file of a transaction may just have gone
-            free = disk_usage(folder).free
-            size = sum(file.stat().st_size for file in folder.glob(f"{glob.escape(name)}*"))
+            free = disk_usage(path.parent).free
+            size = sum(file.stat().st_size for file in path.parent.glob(f"{glob.escape(path.name)}*"))
     return wire.StorageStatus(kind=type(storage).__name__, failing=failing, database_bytes=size, disk_free_bytes=free)
 
 
@@ -82,14 +82,15 @@ def _find_problems(
 ) -> Iterator[str]:
     for provider in providers:
         if provider.keys_refused:
-            yield f"{provider.name}: the vendor refused {provider.keys_refused} of {provider.keys or 1} keys"
+            several = f"{provider.keys_refused} of {provider.keys} keys"
+            yield f"{provider.name}: the vendor refused {several if (provider.keys or 1) > 1 else 'its key'}"
         if provider.circuits_open:
             fault = f"; the last fault was {provider.last_fault.kind}" if provider.last_fault else ""
             yield f"{provider.name}: {provider.circuits_open} of {provider.models} models are not called{fault}"
         if provider.problem is not None:
             yield f"{provider.name}: {provider.problem}"
     if limits.share is not None:
-        yield f"rate limits: this process uses {limits.share} of each, since the coordination is away"
+        yield f"rate limits: this process uses {limits.share} of them, since the coordination is away"
     if storage.disk_free_bytes is not None and storage.disk_free_bytes < LOW_DISK_BYTES:
         yield f"storage: {storage.disk_free_bytes / 1e6:.0f} MB are left on the disk"
     if dropped:

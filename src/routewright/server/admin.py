@@ -80,7 +80,7 @@ class Admin:
         return _json_reply(200, status="ok") if lack is None else _json_reply(200, status="degraded", problem=lack)
 
     async def _status(self) -> Reply:
-        """``Router.status`` of this process."""
+        """The state of the parts of the process that answers, as `Router.status` returns it."""
         return Reply(200, self._router.status().to_json().encode())
 
     async def _figures(self) -> Reply:

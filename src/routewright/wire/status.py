@@ -81,7 +81,7 @@ class RouterStatus(Struct, frozen=True, kw_only=True):
 
     at: str
     problems: list[str]
-    """What is wrong now, a sentence each. Empty: nothing."""
+    """What is wrong now, in sentences. Empty: nothing."""
     providers: list[ProviderStatus]
     """Those in use so far, like the circuits."""
     circuits: list[CircuitStatus]
@@ -99,4 +99,4 @@ class RouterStatus(Struct, frozen=True, kw_only=True):
     deliveries: dict[DeliveryState, int]
     """Attempts to deliver a webhook since the start, by the delivery's state after it."""
     faults: list[PartFault]
-    """The last failure of each part that ever failed."""
+    """The last failure of every part that ever failed."""
