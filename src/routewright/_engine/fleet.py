@@ -141,6 +141,7 @@ class Fleet:
             before._journal.fold(before._board.forecast)
             self.workloads = self._journal.workloads = before.workloads
             self._warned = before._warned
+            self._guard = before._guard  # calls of both use what follows
             self.outages = before.outages
             self.last_faults = before.last_faults
             self.outages.close_all(self._clock.monotonic())
