@@ -26,10 +26,11 @@ from ._runtime.fork import importing
 from .errors import NotFound, ValidationFailed
 from .protocols import BaseTool, CodeSandbox, SearchBackend, Tool, ToolContext, ToolFailed, options_of
 from .wire import Tool as Declaration
+from .wire.foreign import HINTS
 from .wire.ids import normalise_trace_id
 from .wire.json_scan import quoted
 from .wire.plain import PlainData
-from .wire.problems import did_you_mean, shown
+from .wire.problems import did_you_mean, hint_for, shown
 
 if TYPE_CHECKING:
     from .router import Router
@@ -42,15 +43,6 @@ STEP_TIMEOUT_MS = 30_000
 """Defaults of the specification (2.4)."""
 DENIED = '{"error":"the user did not approve this call"}'
 BUILT_IN = ("calculator", "web_search", "code_exec")
-_ELSEWHERE = {
-    "budget": "use total_budget_usd, the budget of the whole run",
-    "timeout_ms": "use per_step_timeout_ms",
-    "timeout": "use per_step_timeout_ms, in milliseconds",
-    "idempotency_key": "pass it to run()",
-    "metadata": "pass it to run()",
-    "tool_choice": "the model chooses",
-    "stream": "call agent.stream(...)",
-}
 _TASK = {
     "type": "object",
     "properties": {"task": {"type": "string", "description": "what to do, in plain words"}},
@@ -226,10 +218,13 @@ class Agent:
             "total_budget_usd": total_budget_usd,
         }
         limits = check_run(run_of({"task": "-", **run_limits}))
-        for name in options.keys() & _ELSEWHERE.keys():
-            raise ValidationFailed.at(name, "is not an option of an agent", _ELSEWHERE[name])
-        for name in options.keys() - ROUTE_ARGUMENTS:
-            if hint := did_you_mean(name, Agent.__init__.__annotations__):
+        hints = HINTS["Agent"]
+        for name in options:
+            if name in hints or name not in ROUTE_ARGUMENTS:
+                known = (
+                    {*Agent.__init__.__annotations__, *ROUTE_ARGUMENTS} - hints.keys() - {"router", "options", "return"}
+                )
+                hint = hints.get(name) or hint_for(name, "", sorted(known))
                 raise ValidationFailed.at(name, "is not an argument", hint)
         if approve is not None and not callable(approve):
             raise ValidationFailed.at("approve", f"{shown(approve)} is not a function", "pass approve(name, arguments)")
@@ -352,7 +347,7 @@ class Agent:
             if not isinstance(conversation, str) or not conversation:
                 raise ValidationFailed.at("conversation", f"is {shown(conversation)}", "pass its name")
             fields["metadata"] = {**(fields.get("metadata") or {}), "conversation": conversation}
-        request = check_run(run_of({"task": task, **fields}))
+        request = check_run(run_of({"task": task, **fields}, ("caller", "conversation")))
         for name in _CEILINGS:
             if getattr(request, name) is None:
                 request = msgspec.structs.replace(request, **{name: getattr(self._limits, name)})

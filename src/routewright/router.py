@@ -33,6 +33,7 @@ from ._engine.steps import StepCall, StepDone, Steps, StepWait, begin
 from ._engine.stream import Stream
 from ._engine.trace_writer import TraceCounts
 from ._runtime.blocking import PlainClosing, Twin, Wait, plain, plain_result
+from ._runtime.constructors import explains
 from ._runtime.fork import importing
 from ._runtime.loop import at_once
 from ._runtime.worker import Detached
@@ -99,6 +100,7 @@ _DECIDED = (Answer, TraceItem, Decision, DecisionInput)
 Decided = Answer[Any] | TraceItem | Decision | DecisionInput
 Past = Decided | str
 """What a decision of the past is known by; a text is a trace id."""
+_ABSENT: Any = None  # of a request: so that ``route(messages=...)`` is refused in our words, not in Python's
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -116,6 +118,7 @@ class Router:
 
     _is_view = False  # True for results of ``as_caller``
 
+    @explains("Router")
     def __init__(
         self,
         *,
@@ -139,6 +142,7 @@ class Router:
         self._caller = Caller()
 
     @classmethod
+    @explains("Router")
     def sandbox(
         cls,
         answers: Answers | None = None,
@@ -197,7 +201,7 @@ class Router:
         self, request: RequestLike, *, output_type: object, caller: Caller | None = None, **options: Unpack[Options]
     ) -> Answer[Any]: ...
     async def route(
-        self, request: RequestLike, *, output_type: Any = None, caller: Caller | None = None, **options: Unpack[Options]
+        self, request: Any = None, *, output_type: Any = None, caller: Caller | None = None, **options: Unpack[Options]
     ) -> Answer[Any]:
         """Answer a request. If a model fails, the next in the plan is called.
 
@@ -264,7 +268,9 @@ class Router:
         run = Many(await self._parts.begin(), self._as(caller), input_of, limit=limit, budget=shared)
         return await run.run(requests)
 
-    def stream(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Stream:
+    def stream(
+        self, request: RequestLike = _ABSENT, *, caller: Caller | None = None, **options: Unpack[Options]
+    ) -> Stream:
         """Answer a request piece by piece. A request of ordinary size is checked at once; all else happens when the
         first piece is read."""
         request_input = self._input_of(request, options)
@@ -325,7 +331,9 @@ class Router:
             return Steps(engine, wait(start, call) if read.request.cache else at_once(start(call)), wait)
         return Steps(engine, wait(begin, engine, read, admission, fleet), wait)
 
-    def decide(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Decision:
+    def decide(
+        self, request: RequestLike = _ABSENT, *, caller: Caller | None = None, **options: Unpack[Options]
+    ) -> Decision:
         """Choose a model without calling it. Takes microseconds, unless tokens have to be counted.
 
         Raises ``ValidationFailed`` and ``NoCandidates`` (``BudgetExceeded``)."""
@@ -793,7 +801,7 @@ class BlockingRouter(Twin[Router]):
         self, request: RequestLike, *, output_type: object, caller: Caller | None = None, **options: Unpack[Options]
     ) -> Answer[Any]: ...
     def route(
-        self, request: RequestLike, *, output_type: Any = None, caller: Caller | None = None, **options: Unpack[Options]
+        self, request: Any = None, *, output_type: Any = None, caller: Caller | None = None, **options: Unpack[Options]
     ) -> Answer[Any]:
         """Answer a request (``Router.route``)."""
         return self._wait(partial(self.router.route, request, output_type=output_type, caller=caller, **options))

@@ -835,6 +835,12 @@ def test_ids_of_tool_calls_and_results_are_shortened_where_required() -> None:
     assert with_ids(messages) is messages, "most ids are sound, and a copy of each message takes time"
 
 
+@pytest.mark.parametrize("host", ["openai", "groq", "mistral", "vllm"])
+def test_a_turn_of_tool_calls_has_a_content_of_null(host: str) -> None:
+    turn = body_for(host, ASKED)["messages"][0]
+    assert (turn["role"], turn["content"], len(turn["tool_calls"])) == ("assistant", None, 2)
+
+
 @given(st.lists(st.text(), min_size=2, max_size=2, unique=True))
 def test_short_ids_of_two_calls_differ_as_the_calls_do(ids: list[str]) -> None:
     asked = calling(*(asks("f", id=id) for id in ids))

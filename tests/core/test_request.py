@@ -450,7 +450,8 @@ def test_a_refused_parameter_has_path_value_and_hint(params: dict[str, Any], pro
 )
 def test_an_unknown_name_gets_the_nearest_known_one(name: str, hint: str) -> None:
     assert problems({"messages": [HELLO], name: 1}) == [(name, "is not a field", hint)]
-    mine = "it is spelled 'max_retries'" if name == "maxRetries" else hint
+    first = "it is the first argument here: route([...]) or route('...')"
+    mine = {"maxRetries": "it is spelled 'max_retries'", "prompt": first}.get(name, hint)
     assert problems("Hello", **{name: 1}) == [(name, "is not an argument", mine)]
 
 
@@ -459,9 +460,8 @@ def test_a_single_message_gets_the_hint_to_use_a_list() -> None:
 
 
 def test_messages_cannot_be_a_keyword_argument() -> None:
-    assert problems("Hello", messages=[HELLO]) == [
-        ("messages", "is passed twice", "pass messages as the first argument only")
-    ]
+    hint = "it is the first argument here: route([...]) or route('...')"
+    assert problems("Hello", messages=[HELLO]) == [("messages", "is not an argument", hint)]
 
 
 @table("value", [None, 5, b"Hello", Message("user", "Hello"), {1, 2}])

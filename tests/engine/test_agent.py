@@ -564,7 +564,7 @@ async def test_the_answer_may_have_a_type() -> None:
         ({"tools": [add, add]}, "is a second tool named"),
         ({"max_steps": 0}, "max_steps"),
         ({"total_budget_usd": -1}, "total_budget_usd"),
-        ({"timeout_ms": 5}, "is not an option of an agent"),
+        ({"timeout_ms": 5}, "timeout_ms: is not an argument; use per_step_timeout_ms"),
         ({"max_step": 5}, "max_step: is not an argument; did you mean 'max_steps'"),
         ({"modles": ["openai/gpt-4.1"]}, "modles: is not an argument; did you mean 'models'"),
         ({"model": "openai/gpt-4.1"}, "model: is not an argument; it is 'models' here"),

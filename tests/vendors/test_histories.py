@@ -357,10 +357,10 @@ def test_any_ids_become_different_ids_of_the_hosts_form(ids: list[str], host: st
     messages = [Message("user", "a"), calling(*((id, "{}") for id in ids)), *(result(id) for id in ids)]
     call = UpstreamCall(MODELS["chat"], messages, Params(), None, None, None, 9.0)
     _, asked, *results = request_body(call, HOSTS[host])["messages"]
-    sent = [made.id for made in asked.tool_calls]
+    sent = [made["id"] for made in asked["tool_calls"]]
     assert len({*sent}) == len(ids)
     assert all(map(HOSTS[host].id_form.fullmatch, sent))
-    assert [message.tool_call_id for message in results] == sent
+    assert [message["tool_call_id"] for message in results] == sent
 
 
 # --- F: schemas

@@ -14,6 +14,7 @@ from routewright._core.routing.decision import Decision
 from routewright._core.structured_output import Fit, Form
 from routewright._core.trace.spans import CACHE_HEADER
 from routewright.errors import NotFound
+from routewright.wire.foreign import no_attribute
 from routewright.wire.json_scan import quoted
 from routewright.wire.plain import PlainData, preformatted
 
@@ -98,6 +99,11 @@ class Answer(PlainData, Generic[T_co]):
         """What notebooks show."""
         return preformatted(self.output or repr(self))
 
+    if not TYPE_CHECKING:  # a type checker refuses these names
+
+        def __getattr__(self, name: str) -> object:
+            raise no_attribute(self, name)
+
     @property
     def _plain(self) -> wire.RouteResponse:
         return self.response
@@ -118,6 +124,12 @@ class Answer(PlainData, Generic[T_co]):
     def data(self) -> T_co:
         """The answer parsed as ``output_type``; None without one, and if tools are called."""
         return self._data
+
+    @property
+    def message(self) -> wire.Message:
+        """The assistant's turn, to append to the messages of the next request."""
+        output = self._output or (None if self._tool_calls else "")
+        return wire.Message("assistant", output, self._tool_calls, reasoning=self.reasoning)
 
     @property
     def tool_calls(self) -> list[wire.ToolCall] | None:

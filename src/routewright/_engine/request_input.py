@@ -3,7 +3,7 @@ without reading them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -75,7 +75,7 @@ def read_turns(value: object, traceparent: TraceParent | None) -> Read | None:
 class RawRequest(Struct, frozen=True, gc=False):
     """A request as passed, in any accepted shape, with options to merge."""
 
-    request: str | Sequence[Message | Mapping[str, Any]] | Mapping[str, Any] | RouteRequest
+    request: object
     overrides: Mapping[str, Any]
     tags: Tags | None = None
     form: Form | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
-from typing import Any, TypedDict, cast, get_args
+from typing import Any, Protocol, TypedDict, cast, get_args
 
 from routewright import wire
 from routewright._core.accounts.keys import SCOPES
@@ -28,7 +28,13 @@ _COORDINATION = ("announce", "hear", "aclose")
 """Methods of a coordination."""
 
 
-RequestLike = str | Sequence[wire.Message | Mapping[str, Any]] | Mapping[str, Any] | wire.RouteRequest
+class Dumps(Protocol):
+    """A message of an SDK, such as OpenAI's or LangChain's."""
+
+    def model_dump(self) -> dict[str, Any]: ...
+
+
+RequestLike = str | Sequence[wire.Message | Mapping[str, Any] | Dumps] | Mapping[str, Any] | wire.RouteRequest
 """A request: a prompt, messages, a dict in wire spelling, or a ``RouteRequest``."""
 RequestsLike = Iterable[RequestLike] | AsyncIterable[RequestLike]
 """Many requests; may be generated while the first are answered."""

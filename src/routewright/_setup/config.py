@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import date
 from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin
@@ -134,7 +134,7 @@ def validate(content: object, shape: type[FileModel]) -> FileModel:
         for part in loc:
             path = joined(path, part)
         if detail["type"] == "extra_forbidden":
-            problem = Problem(path, "unknown key", _hint(str(loc[-1]), shape))
+            problem = Problem(path, "unknown key", _hint(loc, shape))
         elif detail["type"] == "missing":
             problem = Problem(path, "is missing", "add it")
         else:
@@ -145,14 +145,28 @@ def validate(content: object, shape: type[FileModel]) -> FileModel:
     raise ValidationFailed.of(*problems)
 
 
-def _hint(key: str, shape: type[Strict]) -> str:
-    """The hint for an unknown key."""
+def _hint(loc: Sequence[str | int], shape: type[Strict]) -> str:
+    """The hint for the unknown key at ``loc``: its own table's keys come first."""
+    key = str(loc[-1])
     if key == "pricing_per_1m":
         return "it is 'prices' in a file"
     schema = shape.model_json_schema()
-    tables = (schema, *schema["$defs"].values())
-    keys = {name for table in tables for name in table["properties"]}
-    return "it belongs in another table" if key in keys else did_you_mean(key, keys) or "remove it"
+    own = [schema]
+    for step in loc[:-1]:
+        inside = [table.get("properties", {}).get(step) or table.get("items") for table in own]
+        inside += [table.get("additionalProperties") for table in own]
+        own = [branch for inner in inside if isinstance(inner, dict) for branch in _branches(inner, schema["$defs"])]
+    keys = [name for table in own for name in table.get("properties", ())]
+    others = {name for table in (schema, *schema["$defs"].values()) for name in table["properties"]}
+    rest = "it belongs in another table" if key in others else f"known: {', '.join(keys)}"
+    return did_you_mean(key, keys) or rest
+
+
+def _branches(schema: JsonObject, tables: JsonObject) -> Iterator[JsonObject]:
+    """The schema that a reference names, or all schemas of a union."""
+    yield tables[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+    for branch in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
+        yield from _branches(branch, tables)
 
 
 PricesEntry = entry_of(wire.Pricing)

@@ -27,6 +27,8 @@ _WORDS = {
     b"settings.rollup_keys (ROUTEWRIGHT_SETTINGS_ROLLUP_KEYS)",
     b"in the environment to use the models of": b"in the server's environment to use the models of",
     b"Router.models()": b"GET /v1/models",
+    b"add a new one by models=[Model(id=...)] of its provider, or in a catalogue file": b"the server's operator adds "
+    b"new ones",
     b"pass it to Router(policies=...)": b"this server has no policies: ask its operator",
     b"set a provider's key in the environment (OPENAI_API_KEY ...), pass Router(providers=[...]), or use "
     b"Router.sandbox() for canned answers": b"the operator of the server has to set a provider's key; a test key "

@@ -18,6 +18,7 @@ from routewright.errors import Problem, ValidationFailed
 
 from .agent import ModelStrategy
 from .analytics import Bucket
+from .foreign import HINTS
 from .json_scan import beneath, decode, joined, quoted
 from .model import AvailabilityStatus, Feature, Modality, Tokenizer
 from .policy import Policy
@@ -80,28 +81,6 @@ def known_places() -> Places:
         places.note(place, kind)
     return places
 
-
-MEANT = {  # hints for fields of other APIs: bare names at the top and in ``params``, else with their place
-    "max_tokens": "'params.max_output_tokens' caps the answer, 'budget.maxTokens' the whole call",
-    "max_completion_tokens": "it is 'params.max_output_tokens' here",
-    "model": "it is 'models' here, a list of ids",
-    "role": "pass a list of messages",
-    "content": "pass a list of messages",
-    "prompt": "it is 'messages' here",
-    "input": "it is 'messages' here",
-    "system": 'pass a message with the role "system"',
-    **dict.fromkeys(
-        (
-            *("top_k", "n", "logprobs", "top_logprobs", "logit_bias", "presence_penalty", "frequency_penalty"),
-            *("prompt_cache_key", "safety_identifier", "user"),
-        ),
-        "send it to one provider, as 'params.extra': {\"<provider>\": {...}}",
-    ),
-    **dict.fromkeys(("reasoning_effort", "thinking", "effort"), "it is 'params.reasoning' here"),
-    "stream_options": "leave it out; usage is always reported",
-    "params.reasoning.effort": "write reasoning: 'high'",
-    "tool_choice.name": 'write {"type": "function", "function": {"name": ...}}, or the name alone',
-}
 
 _EXAMPLES = {  # by the last name of a place
     "messages": '[{"role": "user", "content": "Hello"}]',
@@ -227,7 +206,7 @@ def no_choice(path: str, value: object, choices: Sequence[str] | None = None) ->
 
 def hint_for(name: str, place: str, field_names: Sequence[str] | None = None) -> str:
     """A hint for an unknown field. ``field_names`` defaults to the fields of its place."""
-    if hint := MEANT.get(name if place in ("", "params") else f"{place}.{name}"):
+    if hint := HINTS["request"].get(name if place in ("", "params") else f"{place}.{name}"):
         return hint
     field_names = known_places().fields.get(place, ()) if field_names is None else field_names
     if spelled := _respelled(name, field_names):

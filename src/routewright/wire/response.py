@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from msgspec import field
 
 from routewright.errors import RouterError
 
+from .foreign import no_attribute
 from .plain import JsonObject, Struct
 from .request import Reasoning, ToolCall
 
@@ -55,6 +56,11 @@ class WindowUsage(Struct, frozen=True, gc=False):
     """Remaining requests of the account or the key, whichever has fewer."""
     rate_limit_reset_unix: int
     """Unix seconds at which the full limit is available again if no more requests arrive."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            raise no_attribute(self, name)
 
 
 class RouteResponse(Struct, frozen=True, kw_only=True, omit_defaults=True):

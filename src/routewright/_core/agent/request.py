@@ -126,13 +126,15 @@ def decode_run(body: bytes, idempotency_key: str | None) -> AgentRequest:
     return check_run(request)
 
 
-def run_of(document: object) -> AgentRequest:
-    """Convert plain values to a request and check its types. Raises ``ValidationFailed``."""
+def run_of(document: object, others: Sequence[str] = ()) -> AgentRequest:
+    """Convert plain values to a request and check its types. ``others``: more names that errors list as known. Raises
+    ``ValidationFailed``."""
     if isinstance(document, dict):
         unknown = [name for name in document if name not in _FIELDS][:MAX_PROBLEMS]
         if unknown:
-            known = f"known: {', '.join(_FIELDS)}"
-            hints = {name: _MEANT.get(name) or did_you_mean(name, _FIELDS) or known for name in unknown}
+            names = (*_FIELDS, *others)
+            known = f"known: {', '.join(names)}"
+            hints = {name: _MEANT.get(name) or did_you_mean(name, names) or known for name in unknown}
             problems = [Problem(joined("", name), "is not a field", hint) for name, hint in hints.items()]
             raise ValidationFailed.of(*problems)
     return convert_value(document, AgentRequest, "")

@@ -42,6 +42,7 @@ _PACKING = frozenset("instruct it latest gguf mlx awq gptq".split())
 """Words in names for a model's packaging, or for chat tuning."""
 _QUANTISED = re.compile(r"[-:_.](ud-)?(i?q\d\w*|fp\d+|bf16|f16|int\d+|\d+bit|mxfp4|nvfp4)$")
 
+ADD = "add a new one by models=[Model(id=...)] of its provider, or in a catalogue file"
 PER_OCTAVE = 0.1  # distance of a doubled price; the distance between worst and best quality is 1
 _MAIN = "input_usd", "output_usd"
 _FREE = 0.001  # dollars per million tokens, assumed for a price of 0 to take its logarithm
@@ -165,8 +166,8 @@ def resolve_one(name: str, aliases: Mapping[str, str], rows: Mapping[str, int], 
     """Turn a name or alias into a model id. Raises ``ValidationFailed`` with the closest known id."""
     model_id = aliases.get(name, name)
     if model_id not in rows:
-        hint = did_you_mean(name, [*rows, *aliases]) or "Router.models() lists the known ids"
-        raise ValidationFailed.at(path, f"unknown model {quoted(name)}", hint)
+        near = did_you_mean(name, [*rows, *aliases]) or "Router.models() lists the known ids;"
+        raise ValidationFailed.at(path, f"unknown model {quoted(name)}", f"{near} {ADD}")
     return model_id
 
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from routewright import wire
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire.conversion import convert_value, rebuild, without_nulls
+from routewright.wire.foreign import HINTS
 from routewright.wire.json_scan import finite, is_unicode, joined, scan
 from routewright.wire.problems import as_attribute, decode_plain, hint_for, shown
 
@@ -31,6 +32,11 @@ ROUTE_ARGUMENTS = (
     "timeout",
     "max_retries",
 )
+_KNOWN_ARGUMENTS = (*ROUTE_ARGUMENTS, "output_type", "caller")
+_TURN = frozenset(wire.Message.__struct_fields__)
+_NOTHING: tuple[object, ...] = None, "", [], {}
+_LANGCHAIN = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}
+"""Roles by the types of LangChain's messages."""
 _SHAPES: dict[str, Any] = {
     "models": list[str],
     "prefer": str | list[str],
@@ -70,14 +76,11 @@ def decode_shape(body: bytes) -> wire.RouteRequest:
         return without_nulls(decode_plain(body), wire.RouteRequest, "", error)
 
 
-def as_request(
-    value: str | Sequence[wire.Message | Mapping[str, object]] | Mapping[str, object] | wire.RouteRequest,
-    overrides: Mapping[str, object],
-) -> wire.RouteRequest:
+def as_request(value: object, overrides: Mapping[str, object]) -> wire.RouteRequest:
     """Build a request from what a caller passed. Overrides replace its fields. Dicts use the wire spelling; a struct is
     accepted wherever a dict is. Raises ``ValidationFailed``; paths into structs use attribute names."""
     try:
-        return check_request(_overridden(_request_of(value), overrides))
+        return check_request(_overridden(value, overrides))
     except ValidationFailed as error:
         is_struct = isinstance(value, wire.RouteRequest)
         structs = {name for name, override in overrides.items() if isinstance(override, msgspec.Struct)}
@@ -88,10 +91,7 @@ def as_request(
     raise ValidationFailed.of(*problems)
 
 
-def read_request(
-    value: bytes | str | Sequence[wire.Message | Mapping[str, object]] | Mapping[str, object] | wire.RouteRequest,
-    overrides: Mapping[str, Any],
-) -> wire.RouteRequest:
+def read_request(value: object, overrides: Mapping[str, Any]) -> wire.RouteRequest:
     """Build a request from what a server received. Bytes are the JSON of a whole request. An idempotency key in the
     overrides must equal the request's own. Raises ``InvalidJson`` and ``ValidationFailed``."""
     if isinstance(value, bytes):
@@ -205,17 +205,50 @@ def _marks(request: wire.RouteRequest) -> Iterator[wire.CacheControl | None]:
 
 def _request_of(value: object) -> wire.RouteRequest:
     if type(value) is list:
-        return wire.RouteRequest(convert_value(value, list[wire.Message], "messages"))
+        return wire.RouteRequest(convert_value(_turns(value), list[wire.Message], "messages"))
     if isinstance(value, str):
         return wire.RouteRequest([wire.Message("user", value)])
     if isinstance(value, wire.RouteRequest):
         return value
     if isinstance(value, Mapping):
+        if isinstance(messages := value.get("messages"), list):
+            value = {**value, "messages": _turns(messages)}
         return convert_value(value, wire.RouteRequest, "")
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, memoryview)):
-        return wire.RouteRequest(convert_value(list(value), list[wire.Message], "messages"))
+        return wire.RouteRequest(convert_value(_turns(value), list[wire.Message], "messages"))
     hint = "pass a string, a list of messages, a dict or a RouteRequest"
     raise ValidationFailed.at("", f"{shown(value)} is not a request", hint)
+
+
+def _turns(values: Sequence[object]) -> list[object]:
+    """Turns as plain data, also those that are objects of an SDK or their dumps."""
+    return [
+        value if type(value) is wire.Message or (type(value) is dict and value.keys() <= _TURN) else _turn(value)
+        for value in values
+    ]
+
+
+def _turn(value: object) -> object:
+    # An SDK's object has fields that only its vendor knows: OpenAI's ``refusal``, ``annotations``, ``audio``. If they
+    # are empty they say nothing, and go; one with a content is refused by its name, since a request must not lose it in
+    # silence. LangChain's have other names for all they have; what else they carry is bookkeeping of LangChain.
+    # test_messages_of_other_libraries_are_messages, test_a_foreign_field_with_a_content_is_refused_by_name
+    dump = getattr(value, "model_dump", None)
+    turn = dump() if callable(dump) else value
+    if not isinstance(turn, dict):
+        return value
+    role = _LANGCHAIN.get(str(turn.get("type")).removesuffix("MessageChunk").lower())
+    if role is None or "role" in turn:
+        return {name: field for name, field in turn.items() if name in _TURN or field not in _NOTHING}
+    content = turn.get("content")
+    if role == "assistant" and isinstance(content, list):  # with the vendor's blocks for calls and thoughts
+        content = [block for block in content if isinstance(block, dict) and block.get("type") == "text"]
+    calls = [
+        {"id": call["id"], "function": {"name": call["name"], "arguments": encode(call["args"]).decode()}}
+        for call in turn.get("tool_calls") or ()
+    ]
+    own = {name: turn.get(name) for name in ("name", "tool_call_id")}
+    return {"role": role, "content": content or (None if calls else ""), "tool_calls": calls or None, **own}
 
 
 def timeout_ms_of(seconds: object) -> int:
@@ -234,15 +267,15 @@ def _number(name: str, value: object, allowed: Range, hint: str) -> float:
     return value
 
 
-def _overridden(request: wire.RouteRequest, overrides: Mapping[str, object]) -> wire.RouteRequest:
+def _overridden(value: object, overrides: Mapping[str, object]) -> wire.RouteRequest:
     """The request with fields replaced by arguments. ``timeout`` and ``max_retries`` must agree with its own."""
     for name in overrides:
-        if name == "messages":
-            raise ValidationFailed.at(name, "is passed twice", "pass messages as the first argument only")
         if name == "stream":
             raise ValidationFailed.of(STREAMED._replace(problem="is not an argument"))
         if name not in ROUTE_ARGUMENTS:
-            raise ValidationFailed.at(joined("", name), "is not an argument", hint_for(name, "", ROUTE_ARGUMENTS))
+            hint = HINTS["arguments"].get(name) or hint_for(name, "", _KNOWN_ARGUMENTS)
+            raise ValidationFailed.at(joined("", name), "is not an argument", hint)
+    request = _request_of(value)
     if not overrides:
         return request
     fields = {

@@ -16,6 +16,7 @@ from routewright._core.catalogue.models import models_of
 from routewright._core.outage import Outage
 from routewright._core.request.read import read_retries, timeout_ms_of
 from routewright._core.request.rules import checked_caller_extra
+from routewright._runtime.constructors import explains
 from routewright._runtime.fork import Guard
 from routewright.backends.clock import SystemClock
 from routewright.backends.transport import AutoTransport, Verify
@@ -89,6 +90,7 @@ class HttpOptions(TypedDict, total=False):
 class HttpProvider(BaseProvider, ABC):
     """Serves models over HTTP. One subclass for each protocol."""
 
+    @explains("Provider")
     def __init__(
         self,
         endpoint: Endpoint,

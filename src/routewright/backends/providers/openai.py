@@ -294,9 +294,10 @@ def _messages_of(call: wire.UpstreamCall, host: Host) -> list[wire.Message] | li
         return messages
     parts = [part for message in messages if type(message.content) is list for part in message.content]
     messages = _adapt_messages(in_order(with_ids(messages, host.id_form)), host, has_parts=bool(parts))
-    is_blank = "thought_needed" in host.oddities and call.model.reasoning and any(m.tool_calls for m in messages)
+    has_calls = any(message.tool_calls for message in messages)
+    is_blank = "thought_needed" in host.oddities and call.model.reasoning and has_calls
     is_rich = any(part.cache_control or isinstance(part, wire.AudioPart | wire.FilePart) for part in parts)
-    if not is_blank and not is_rich and not any(map(_REASONING, messages)):
+    if not has_calls and not is_rich and not any(map(_REASONING, messages)):
         return messages
     takes_marks = "cache_control" not in host.list_missing(call.model)
     bodies = [_encode_message(message, host, takes_marks=takes_marks) for message in messages]
@@ -306,7 +307,8 @@ def _messages_of(call: wire.UpstreamCall, host: Host) -> list[wire.Message] | li
 
 def _encode_message(message: wire.Message, host: Host, *, takes_marks: bool) -> wire.JsonObject:
     """A message in the host's form, with reasoning of its own models. ``takes_marks``: it supports cache marks."""
-    fields: wire.JsonObject = msgspec.to_builtins(message)
+    # strict servers refuse calls of tools without a content
+    fields: wire.JsonObject = {"role": message.role, "content": None, **msgspec.to_builtins(message)}
     fields.pop("reasoning", None)
     parts = message.content if isinstance(message.content, list) else []
     for part, field in zip(parts, fields.get("content") or (), strict=False):

@@ -1,0 +1,174 @@
+"""Names of litellm, OpenAI's SDK and pydantic-ai are answered with what they are here."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from routewright import Agent, AnthropicProvider, OpenAIProvider, Router, ValidationFailed
+from routewright._core.request.read import ROUTE_ARGUMENTS
+from routewright.agent import RunOptions
+from routewright.policies import read_policies
+from routewright.wire import RouteRequest
+from routewright.wire.foreign import HINTS
+
+ROUTER = Router.sandbox()
+ANSWER = ROUTER.blocking.route("hi")
+FIRST = "it is the first argument here: route([...]) or route('...')"
+DOORS: Mapping[str, Callable[..., object]] = {
+    "route": ROUTER.blocking.route,
+    "decide": ROUTER.decide,
+    "stream": ROUTER.stream,
+    "Router": Router,
+    "sandbox": Router.sandbox,
+    "OpenAI": OpenAIProvider,
+    "Anthropic": AnthropicProvider,
+    "Agent": lambda **options: Agent(ROUTER, **options),
+    "run": lambda **options: Agent(ROUTER).blocking.run("hi", **options),
+}
+
+
+@pytest.mark.parametrize(
+    ("door", "name", "hint"),
+    [
+        ("route", "messages", FIRST),
+        ("decide", "prompt", FIRST),
+        ("stream", "input", FIRST),
+        ("route", "result_type", "it is 'output_type' here, an argument of route()"),
+        ("decide", "output_type", "it is an argument of route(); elsewhere set params={'response_format': ...}"),
+        ("route", "response_format", "it is 'params.response_format' here"),
+        ("route", "temperature", "it is 'params.temperature' here"),
+        ("route", "max_tokens", "'params.max_output_tokens' caps the answer, 'budget.maxTokens' the whole call"),
+        ("route", "model", "it is 'models' here, a list of ids"),
+        ("route", "instructions", 'pass a message with the role "system"'),
+        ("route", "num_retries", "it is 'max_retries' here"),
+        ("route", "fallbacks", "it is 'fallback' here: {\"models\": [...]}"),
+        ("route", "timeuot", "did you mean 'timeout'?"),
+        ("Agent", "instructions", "it is 'system' here"),
+        ("Agent", "system_prompt", "it is 'system' here"),
+        ("Agent", "result_type", "it is 'output_type' here"),
+        ("Agent", "max_turns", "it is 'max_steps' here"),
+        ("Agent", "model", "it is 'models' here, a list of ids"),
+        ("Agent", "stream", "call agent.stream(...)"),
+        ("Agent", "max_step", "did you mean 'max_steps'?"),
+        ("run", "prompt", "it is 'task' here"),
+        ("Router", "model_list", "models come with the providers; route(models=[...]) or a Policy chooses from them"),
+        ("sandbox", "num_retries", "it is 'max_retries' here"),
+        ("Router", "fallbacks", "pass it to route(), or set it in a Policy"),
+        ("Router", "provider", "did you mean 'providers'?"),
+        ("OpenAI", "api_base", "it is 'base_url' here"),
+        ("Anthropic", "api_base", "it is 'base_url' here"),
+        ("OpenAI", "key", "it is 'api_key' here"),
+        ("OpenAI", "time_out", "did you mean 'timeout'?"),
+    ],
+)
+def test_an_argument_of_another_library_is_answered_with_ours(door: str, name: str, hint: str) -> None:
+    with pytest.raises((ValidationFailed, TypeError)) as refused:
+        DOORS[door](**{name: "x"})
+    assert str(refused.value).endswith(f"; {hint}")
+    assert isinstance(refused.value, TypeError) == (door in ("Router", "sandbox", "OpenAI", "Anthropic"))
+
+
+@pytest.mark.parametrize(
+    ("door", "absent"),
+    [
+        ("route", set[str]()),
+        ("decide", set[str]()),
+        ("Agent", {"idempotency_key", "metadata", "timeout_ms", "timeout", "budget", "tool_choice", "caller"}),
+    ],
+)
+def test_known_arguments_are_all_listed(door: str, absent: set[str]) -> None:
+    with pytest.raises(ValidationFailed) as refused:
+        DOORS[door](nonsense="x")
+    known = {*str(refused.value).partition("known: ")[2].split(", ")}
+    own = {"system", "max_steps", "tools", "approve", "escalate"} if door == "Agent" else set()
+    assert known >= ({*ROUTE_ARGUMENTS, "output_type", "caller"} | own) - absent
+    assert not known & absent
+
+
+def test_known_arguments_of_a_run_are_all_listed() -> None:
+    with pytest.raises(ValidationFailed) as refused:
+        DOORS["run"](nonsense="x")
+    assert {*str(refused.value).partition("known: ")[2].split(", ")} >= RunOptions.__annotations__.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("text", "output"),
+        ("content", "output"),
+        ("choices", "output"),
+        ("cost", "routing.cost_usd"),
+        ("model", "routing.selected_model"),
+        ("tokens", "routing.tokens"),
+        ("id", "trace_id"),
+        ("parsed", "data"),
+        ("model_dump", "to_dict()"),
+    ],
+)
+def test_an_attribute_of_another_library_is_answered_with_ours(name: str, ours: str) -> None:
+    with pytest.raises(AttributeError) as missing:
+        getattr(ANSWER, name)
+    assert str(missing.value) == f"'Answer' object has no attribute {name!r}; it is {ours!r} here"
+    value: Any = ANSWER
+    for step in ours.removesuffix("()").split("."):
+        value = getattr(value, step)  # there is one
+
+
+def test_tokens_are_not_looked_for_in_the_request_window() -> None:
+    for name in ("total_tokens", "prompt_tokens"):
+        with pytest.raises(AttributeError, match=r"; it is the request window here; tokens are in 'answer\.routing"):
+            getattr(ANSWER.usage, name)
+
+
+def test_other_attributes_are_missing_as_usual() -> None:
+    assert not hasattr(ANSWER, "text")
+    assert getattr(ANSWER, "nonsense", 1) == 1
+    with pytest.raises(AttributeError, match=r"^'Answer' object has no attribute 'nonsense'$"):
+        ANSWER.nonsense  # type: ignore[attr-defined]  # noqa: B018
+    assert copy.copy(ANSWER).output == ANSWER.output
+    assert copy.deepcopy(ANSWER.usage) == pickle.loads(pickle.dumps(ANSWER.usage)) == ANSWER.usage
+
+
+def test_no_name_of_ours_is_called_foreign() -> None:
+    assert not HINTS["request"].keys() & {*RouteRequest.__struct_fields__}
+    assert not HINTS["arguments"].keys() & {*ROUTE_ARGUMENTS}
+    assert not [name for name in HINTS["Answer"] if name in dir(ANSWER)]
+
+
+def test_an_unknown_model_says_how_to_add_one() -> None:
+    added = "add a new one by models=[Model(id=...)] of its provider, or in a catalogue file"
+    for name, near in [
+        ("openai/gpt-4.1-mimi", "did you mean 'openai/gpt-4.1-mini'?"),
+        ("mine/none", "Router.models() lists the known ids;"),
+    ]:
+        with pytest.raises(ValidationFailed) as refused:
+            ROUTER.decide("hi", models=[name])
+        assert str(refused.value) == f"models[0]: unknown model {name!r}; {near} {added}"
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "hint"),
+    [
+        ("[policies.budget]", "max_cost", "did you mean 'max_cost_usd'?"),
+        ("[policies.budget]", "token", "known: max_cost_usd, max_tokens"),
+        ("[policies.budget]", "goal", "it belongs in another table"),
+        ("[policies.cache]", "max_eror", "did you mean 'max_error'?"),
+        ("[policies.fallback]", "max_retry", "did you mean 'max_retries'?"),
+        ("[[policies.classes]]\nmatch = {}", "gaol", "did you mean 'goal'?"),
+        ("", "gaol", "did you mean 'goal'?"),
+    ],
+)
+def test_a_wrong_key_of_a_policy_is_compared_with_those_of_its_table(
+    table: str, key: str, hint: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "policies.toml"
+    path.write_text(f'[[policies]]\nname = "a"\n{table}\n{key} = 1\n')
+    with pytest.raises(ValidationFailed) as refused:
+        read_policies(path)
+    assert f"{key}: unknown key; {hint}" in str(refused.value)
