@@ -22,7 +22,7 @@ import pytest
 
 from routewright import Console
 from routewright.cli import main
-from routewright.testing.faulty.server import PEM
+from routewright.testing.faulty.server import UNTRUSTED
 from tests.upstream import Answer, Upstream
 
 from .serve_process import HELLO, Server, Vendor, free_ports, serving
@@ -226,10 +226,10 @@ def test_workers_end_with_their_supervisor(tmp_path: Path) -> None:
 
 
 def test_tls_is_1_2_or_higher_and_speaks_http_1_1(tmp_path: Path) -> None:
-    (tmp_path / "both.pem").write_text(PEM)
+    (tmp_path / "both.pem").write_text(pem := UNTRUSTED.read_text())
     with serving(tmp_path, "--tls-cert", "both.pem") as server:
         assert "https://127.0.0.1:" in server.page
-        context = ssl.create_default_context(cadata=PEM[PEM.index("-----BEGIN CERT") :])
+        context = ssl.create_default_context(cadata=pem[pem.index("-----BEGIN CERT") :])
         context.check_hostname = False
         context.set_alpn_protocols(["h2", "http/1.1"])
         assert server.ask(server.keys["test"], server.connect(context)).status == 200

@@ -21,7 +21,7 @@ from routewright.serve.config import VARIABLES, ServeFile, Sources, keys_of
 from routewright.serve.parts import open_router, router_of, settings_of
 from routewright.serve.plan import Plan, Setup, Tls
 from routewright.serve.prepare import plan_of
-from routewright.testing.faulty.server import PEM
+from routewright.testing.faulty.server import UNTRUSTED
 
 from .tls_keys import LOCKED, OTHER, PASSWORD
 
@@ -214,7 +214,7 @@ def test_the_admin_port_must_be_another(refused: Refused) -> None:
 
 
 def test_tls_files_are_checked_before_the_start(refused: Refused, monkeypatch: Patch) -> None:
-    key, certificate = (f"-----BEGIN {each}" for each in PEM.split("-----BEGIN ")[1:])
+    key, certificate = (f"-----BEGIN {each}" for each in UNTRUSTED.read_text().split("-----BEGIN ")[1:])
     Path("key.pem").write_text(key)
     Path("cert.pem").write_text(certificate)
     Path("other.pem").write_text(OTHER)

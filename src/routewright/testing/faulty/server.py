@@ -9,7 +9,6 @@ import asyncio
 import socket
 import ssl
 import struct
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,25 +26,7 @@ _LONGEST_S = 86_400.0
 _HOST = "127.0.0.1"
 _SECURE = (Connection.UNTRUSTED, Connection.MUTE)
 _DEAF = (Connection.REFUSED, Connection.UNRESOLVED)
-PEM = """\
------BEGIN PRIVATE KEY-----
-MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgckt3lgGPDeqV1FvD
-VDqnWHl2j/9nfyRPkzAeXoX8tk+hRANCAATfMo4qM/Q4pGp2pOx6GpBfFGCOr8SJ
-xd0rhiinCBBsTuPxQ5yrI1wGdZAt5GUUOfrNXvVZklhU5V9FUoluI3h2
------END PRIVATE KEY-----
------BEGIN CERTIFICATE-----
-MIIBrTCCAVOgAwIBAgIUI7EE35Tqcs0oKJLs2i2JDmKdVNUwCgYIKoZIzj0EAwIw
-HDEaMBgGA1UEAwwRdW50cnVzdGVkLmludmFsaWQwIBcNMjYxMTIxMjIzMDM2WhgP
-MjEyNjEwMjgyMjMwMzZaMBwxGjAYBgNVBAMMEXVudHJ1c3RlZC5pbnZhbGlkMFkw
-EwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE3zKOKjP0OKRqdqTsehqQXxRgjq/EicXd
-K4YopwgQbE7j8UOcqyNcBnWQLeRlFDn6zV71WZJYVOVfRVKJbiN4dqNxMG8wHQYD
-VR0OBBYEFAGynkZt7dtGpsXe8Ae8UTyyAao9MB8GA1UdIwQYMBaAFAGynkZt7dtG
-psXe8Ae8UTyyAao9MA8GA1UdEwEB/wQFMAMBAf8wHAYDVR0RBBUwE4IRdW50cnVz
-dGVkLmludmFsaWQwCgYIKoZIzj0EAwIDSAAwRQIgR0ewokcTHYbmZnRQn4kDewPU
-4OBcwjUNQjx8N61Az18CIQDsq4RPxZwL7aCTqRDEKVEyQg2jILtQiXWD5gRIQJo+
-xA==
------END CERTIFICATE-----
-"""
+UNTRUSTED = Path(__file__).with_name("untrusted.pem")
 """A certificate that no client trusts, valid until 2126, with its key, which is no secret."""
 
 
@@ -112,10 +93,7 @@ class LoopbackServer:
             context = self.tls
             if self.connection is Connection.UNTRUSTED:
                 context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-                with tempfile.TemporaryDirectory() as folder:
-                    file = Path(folder) / "untrusted.pem"
-                    file.write_text(PEM, "ascii")
-                    context.load_cert_chain(file)
+                context.load_cert_chain(UNTRUSTED)
             serving = loop.create_server(lambda: _Served(self, served), sock=self._socket, ssl=context)
             listening = loop.run_until_complete(serving)
             loop.call_later(_LONGEST_S, listening.close)  # keeps a reference, so that it is not collected
