@@ -663,7 +663,7 @@ def test_thoughts_are_not_output_and_unknown_parts_are_signs_of_life() -> None:
     )  # fmt: skip
     assert all_from(GeneratedContent("google"), answer)[0] == [
         Thought("hm"), *[Delta("")] * 3, Delta("so"), Thought("hm"),
-        Thought(item={"thoughtSignature": "AAAA", "at": 2}), Finish("stop"),
+        Thought(item={"thoughtSignature": "AAAA", "at": [2, 0]}), Finish("stop"),
     ]  # fmt: skip
     reader = GeneratedContent("google")
     reader.add(SseEvent(json.dumps(generated("a", "b"))))

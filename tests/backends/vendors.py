@@ -289,7 +289,7 @@ GEMINI = Vendor(
     long_ending=(gemini.generated({"text": "", "thoughtSignature": "AAAA"}, finish="STOP", usage=gemini.USAGE),),
     calls=(ToolDelta(0, '{"a":"🦜"}', "c1", "f"), ToolDelta(1, "{}", "call_1", "g")),
     thought=(Thought("hm"),),
-    signed=(Thought(item={"thoughtSignature": "AAAA", "at": len(TEXT)}),),
+    signed=(Thought(item={"thoughtSignature": "AAAA", "at": [len(TEXT), 0]}),),
     content="candidates",
     deep=b'{"candidates":[{"content":{"parts":[{"functionCall":{"args":{"a":',
     usage="usageMetadata",

@@ -18,6 +18,7 @@ from routewright import wire
 from routewright.errors import ProviderFault
 from routewright.wire.json_scan import object_in
 from routewright.wire.json_stream import complete_object
+from routewright.wire.thoughts import AT, in_places
 
 from .answer import Function, Piece, Reader
 from .endpoint import wire_name
@@ -36,7 +37,6 @@ UNSIGNED = "skip_thought_signature_validator"
 _SIGNATURE = "thoughtSignature"
 _CALL = "call"
 """In an item: the number of the signed call."""
-_AT = "at"
 """In an item: the number of characters before the signature."""
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 _VERSIONED = re.compile(r"/v\d\w*$")
@@ -187,17 +187,11 @@ def _build_contents(call: wire.UpstreamCall, provider: str) -> list[wire.JsonObj
 
 def _split_text(content: str | list[wire.Part] | None, items: Sequence[wire.JsonObject]) -> list[wire.JsonObject]:
     """A text in pieces that end with a signature. Empty if no text is signed."""
-    ends = [(item[_AT], item[_SIGNATURE]) for item in items if isinstance(item.get(_AT), int)]
-    if not ends or isinstance(content, list):
+    signed = [item for item in items if AT in item]
+    if not signed or isinstance(content, list):
         return []
-    text = content or ""
-    pieces: list[wire.JsonObject] = []
-    start = 0
-    for end, signature in ends:  # not trusted: a client may have changed them
-        end = min(max(end, start), len(text))
-        pieces.append({"text": text[start:end], _SIGNATURE: signature})
-        start = end
-    return [*pieces, *([{"text": text[start:]}] if text[start:] else [])]
+    pieces = in_places(signed, content or "", ())
+    return [{"text": text} | ({_SIGNATURE: item[_SIGNATURE]} if item else {}) for text, _, item in pieces]
 
 
 def _encode_part(part: wire.Part, signing: bool) -> wire.JsonObject:
@@ -341,7 +335,7 @@ class GeneratedContent(Reader):
                 if call is None and not part.thought:
                     self._chars += len(text)
                 if part.thought_signature:
-                    position = {_AT: self._chars} if call is None else {_CALL: self._called}
+                    position = {AT: [self._chars, 0]} if call is None else {_CALL: self._called}
                     self.chunks.append(wire.Thought(item={_SIGNATURE: part.thought_signature, **position}))
                 if call is not None:
                     self._pieces += 1

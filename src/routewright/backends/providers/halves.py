@@ -13,9 +13,6 @@ from routewright.wire import Chunk, Delta, Finish, Thought, ToolDelta
 
 _DECODER = getincrementaldecoder("utf-8")
 _ESCAPED = ("utf-8", "surrogateescape")
-_PASSED = ("utf-8", "surrogatepass")
-_CESU = re.compile("\udced[\udca0-\udcbf][\udc80-\udcbf]")
-"""Three bytes that stand for a UTF-16 unit, as ``surrogateescape`` decodes them."""
 _LONE = re.compile("[\ud800-\udbff\udc00-\udc7f\udd00-\udfff]")
 """A half of a character that is no byte."""
 
@@ -64,8 +61,7 @@ class _Text:
 
     def join(self, piece: str, *, is_final: bool = False) -> str:
         """The piece with the half before it, and without the half at its end."""
-        text = _CESU.sub(lambda unit: unit[0].encode(*_ESCAPED).decode(*_PASSED), self._half + piece)
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")  # joins pairs
+        text = (self._half + piece).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")  # joins pairs
         self._half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" and not is_final else ""
         text = _LONE.sub("\ufffd", text.removesuffix(self._half))
         return self._decoder.decode(text.encode(*_ESCAPED), is_final)

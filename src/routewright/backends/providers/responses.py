@@ -15,7 +15,7 @@ from routewright._core.sse import SseEvent
 from routewright.errors import ProviderFault
 from routewright.wire.thoughts import in_places, placed
 
-from .answer import Function, Piece, Reader
+from .answer import DONE, Function, Piece, Reader
 from .endpoint import wire_name
 from .faults import CUT, dicts_of, fault_in_answer, reason_of, text_of
 from .halves import encode
@@ -222,12 +222,10 @@ class ResponseItems(Reader):
 
     def add(self, event: SseEvent) -> None:
         """Decode an event. The first one with the whole response ends the answer."""
-        if event.data.startswith("[DONE]"):
-            self.end()
-            return
         self._name = event.event
         super().add(event)
-        if self._reason is not None or (self._refused and self._started):
+        is_over = self._reason is not None or (self._refused and self._started)
+        if is_over and not event.data.startswith(DONE):
             self.end()
 
     def end(self) -> None:
