@@ -6,10 +6,9 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from math import inf
 from pathlib import Path
-from stat import S_ISDIR, S_ISREG
 
 from ._runtime.loop import in_thread
 from ._setup.input_file import path_of, read
@@ -64,10 +63,6 @@ class PolicyFile:
 
         self._taken = self._signature()  # before reading, so that a concurrent write counts as a change
         try:
-            with suppress(OSError, ValueError):  # reading it reports the problem
-                mode = self.path.stat().st_mode
-                if not S_ISREG(mode) and not S_ISDIR(mode):  # opening a pipe or a device may block for ever
-                    raise ValidationFailed.at(str(self.path), "is not a regular file", "name one that is")
             document = read(self.path)
             with document.naming():
                 yield policies_of(document)

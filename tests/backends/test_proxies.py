@@ -329,7 +329,6 @@ def chosen(environ: Mapping[str, str], url: str) -> str | None:
         ({"ALL_PROXY": "http://a:1", "HTTPS_PROXY": "http://b:2"}, "http://a:1", "http://b:2"),
         ({"HTTPS_PROXY": "http://a:1", "https_proxy": "http://b:2"}, None, "http://b:2"),
         ({"HTTPS_PROXY": "http://a:1", "https_proxy": ""}, None, None),
-        ({"HTTP_PROXY": "http://a:1", "REQUEST_METHOD": "GET"}, None, None),
         ({"ALL_PROXY": "http://a:1", "NO_PROXY": "other.example,*"}, None, None),
         ({"ALL_PROXY": "http://[::1]:1"}, "http://[::1]:1", "http://[::1]:1"),
         # a scheme's own port, which httpx never finds in an address that does not write it

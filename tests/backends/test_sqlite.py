@@ -312,22 +312,6 @@ async def test_committed_writes_are_synced_on_every_connection(path: Path, monke
         await storage.aclose()
 
 
-async def test_a_connection_that_never_syncs_is_refused(path: Path) -> None:
-    class Deaf(sqlite3.Connection):
-        def execute(self, sql: str, *given: Any) -> sqlite3.Cursor:
-            return super().execute(
-                "PRAGMA synchronous = OFF" if sql.startswith("PRAGMA synchronous =") else sql, *given
-            )
-
-    def deaf(path: str) -> sqlite3.Connection:
-        return sqlite3.connect(path, isolation_level=None, check_same_thread=False, factory=Deaf)
-
-    async with aclosing(SqliteStorage(path, connect=deaf)) as storage:
-        for asks in (storage.apply("default", [PutTrace(make_trace(1))]), numbers(storage)):
-            with pytest.raises(StorageUnavailable, match="synchronous=OFF"):
-                await asks
-
-
 # Other processes
 
 

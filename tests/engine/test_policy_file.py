@@ -93,19 +93,6 @@ async def test_a_missing_file_keeps_the_old_policies(path: Path) -> None:
         assert model(desk) == "openai/gpt-6-luna"
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
-async def test_a_pipe_is_refused_without_opening_it(path: Path) -> None:
-    clock = FakeClock()
-    async with router(path, clock) as desk:
-        model(desk)
-        os.unlink(path)
-        os.mkfifo(path)
-        await clock.advance(3)
-        assert model(desk) == "openai/gpt-4.1"
-        with pytest.raises(ValidationFailed, match="is not a regular file"):
-            desk.reload_policies()
-
-
 def test_closing_does_not_wait_for_a_file_that_is_being_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Router.sandbox(policies=PolicyFile(path, every_s=1e6))
     assert desk.policies()

@@ -190,7 +190,8 @@ def _split_text(content: str | list[wire.Part] | None, items: Sequence[wire.Json
     signed = [item for item in items if AT in item]
     if not signed or isinstance(content, list):
         return []
-    pieces = in_places(signed, content or "", ())
+    calls: Sequence[object] = ()
+    pieces = in_places(signed, content or "", calls)
     return [{"text": text} | ({_SIGNATURE: item[_SIGNATURE]} if item else {}) for text, _, item in pieces]
 
 

@@ -61,8 +61,6 @@ class Network:
         else:
             # lower case sorts last and wins
             value = {name.lower(): value.strip() for name, value in sorted(environ.items())}
-            if "REQUEST_METHOD" in environ and "http_proxy" not in environ:
-                value.pop("http_proxy", None)  # in a CGI program a request's header ``Proxy`` becomes ``HTTP_PROXY``
             self._direct = [entry for word in value.get("no_proxy", "").split(",") if (entry := word.strip().lower())]
             for scheme in () if "*" in self._direct else _PORTS:
                 name = f"{scheme}_proxy" if value.get(f"{scheme}_proxy") else "all_proxy"

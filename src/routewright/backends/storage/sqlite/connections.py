@@ -23,7 +23,7 @@ from routewright._core.analytics.rollup import merge_buckets
 from routewright._runtime.fork import Guard, Renewals, quiet_at_fork
 from routewright.errors import StorageUnavailable
 
-from .file import Connect, Connection, check_store, identity_of, make_file, pragma
+from .file import Connect, Connection, check_store, identity_of, make_file
 from .schema import id_of, prepare
 from .sync import IS_POSSIBLE, is_transient
 
@@ -247,11 +247,6 @@ class Connections:
         cache = f"cache_size = -{CACHE_KB}"
         for setting in (f"synchronous = {synchronous}", cache, "wal_autocheckpoint = 0", "secure_delete = ON"):
             connection.execute(f"PRAGMA {setting}").fetchall()
-        if pragma(connection, "synchronous") == 0:
-            raise StorageUnavailable(
-                f"{self.path}: the connection stays at synchronous=OFF, which risks corruption by a power cut; "
-                "use another build of SQLite, or another 'connect'"
-            )
         connection.create_function("merged", 2, merge_buckets)
         self._id = id_of(connection)
 
