@@ -24,49 +24,27 @@ from ._runtime.blocking import Twin, plain
 from ._runtime.worker import Worker
 from .errors import RouterError, RouterTimeoutError, UpstreamFailed, ValidationFailed
 from .protocols import Clock
-from .settings import CacheSettings
-from .storage import open_cache
+from .settings import CacheSettings as CacheSettings
+from .storage import open_cache as open_cache
 from .wire import CacheSelection, CacheStats, Caller
 from .wire.plain import Struct
 from .wire.problems import shown
 
 if TYPE_CHECKING:
-    from ._core.cache.comparators import JsonEquality, NormalisedEquality, NumericEquality
-    from .backends.cache.memory import MemoryCache
-    from .backends.cache.sqlite import SqliteCache
-    from .backends.embed import HashedEmbedder, OpenAIEmbedder, StaticEmbedder
+    from ._core.cache.comparators import JsonEquality as JsonEquality
+    from ._core.cache.comparators import NormalisedEquality as NormalisedEquality
+    from ._core.cache.comparators import NumericEquality as NumericEquality
+    from .backends.cache.memory import MemoryCache as MemoryCache
+    from .backends.cache.sqlite import SqliteCache as SqliteCache
+    from .backends.embed import HashedEmbedder as HashedEmbedder
+    from .backends.embed import OpenAIEmbedder as OpenAIEmbedder
+    from .backends.embed import StaticEmbedder as StaticEmbedder
 
 _log = logging.getLogger(__name__)
 
-__all__ = [
-    "BlockingResponseCache",
-    "CacheExplanation",
-    "CacheSettings",
-    "HashedEmbedder",
-    "JsonEquality",
-    "MemoryCache",
-    "NearEntry",
-    "NormalisedEquality",
-    "NumericEquality",
-    "OpenAIEmbedder",
-    "ResponseCache",
-    "SqliteCache",
-    "StaticEmbedder",
-    "open_cache",
-]
-
-_HOME = {
-    "HashedEmbedder": "backends.embed",
-    "JsonEquality": "_core.cache.comparators",
-    "MemoryCache": "backends.cache.memory",
-    "NormalisedEquality": "_core.cache.comparators",
-    "NumericEquality": "_core.cache.comparators",
-    "OpenAIEmbedder": "backends.embed",
-    "SqliteCache": "backends.cache.sqlite",
-    "StaticEmbedder": "backends.embed",
-}
-
-
+_HOME = {"MemoryCache": "backends.cache.memory", "SqliteCache": "backends.cache.sqlite"}
+_HOME |= dict.fromkeys(("HashedEmbedder", "OpenAIEmbedder", "StaticEmbedder"), "backends.embed")
+_HOME |= dict.fromkeys(("JsonEquality", "NormalisedEquality", "NumericEquality"), "_core.cache.comparators")
 DAY_S = 86_400
 MOST_SHOWN = 100
 """Characters of a question in a sentence."""

@@ -10,50 +10,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ._core.accounts.eviction import Eviction
-from ._core.accounts.holds import Hold
-from ._core.accounts.settlement import End, Expired, Shelf, end_hold, expire_hold, expired_row, settle
-from ._core.accounts.state import State
-from ._core.accounts.wait_queue import WaitQueue
-from ._core.analytics.rollup import Rollups
-from ._core.attempts.statistics import added
-from ._core.idempotency import KeptResult
-from ._core.policy import next_label
-from ._core.trace.filter import selects
-from ._core.write_batch import check_batch, check_digests, ids_of
+from ._core.accounts.eviction import Eviction as Eviction
+from ._core.accounts.holds import Hold as Hold
+from ._core.accounts.settlement import End as End
+from ._core.accounts.settlement import Expired as Expired
+from ._core.accounts.settlement import Shelf as Shelf
+from ._core.accounts.settlement import end_hold as end_hold
+from ._core.accounts.settlement import expire_hold as expire_hold
+from ._core.accounts.settlement import expired_row as expired_row
+from ._core.accounts.settlement import settle as settle
+from ._core.accounts.state import State as State
+from ._core.accounts.wait_queue import WaitQueue as WaitQueue
+from ._core.analytics.rollup import Rollups as Rollups
+from ._core.attempts.statistics import added as added
+from ._core.idempotency import KeptResult as KeptResult
+from ._core.policy import next_label as next_label
+from ._core.trace.filter import selects as selects
+from ._core.write_batch import check_batch as check_batch
+from ._core.write_batch import check_digests as check_digests
+from ._core.write_batch import ids_of as ids_of
 from ._setup.arguments import check_storage
-from .backends.coordination.memory import MemoryCoordination
+from .backends.coordination.memory import MemoryCoordination as MemoryCoordination
 from .backends.storage.memory import MemoryStorage
 from .errors import ValidationFailed
 from .protocols import Cache, Clock, Coordination, Storage
 from .wire.account import without_password
 from .wire.problems import did_you_mean, shown
-
-__all__ = [
-    "End",
-    "Eviction",
-    "Expired",
-    "Hold",
-    "KeptResult",
-    "MemoryCoordination",
-    "Rollups",
-    "Shelf",
-    "State",
-    "WaitQueue",
-    "added",
-    "check_batch",
-    "check_digests",
-    "end_hold",
-    "expire_hold",
-    "expired_row",
-    "ids_of",
-    "next_label",
-    "open_cache",
-    "open_coordination",
-    "open_storage",
-    "selects",
-    "settle",
-]
 
 SCHEMES = ("memory", "sqlite", "postgresql")
 
