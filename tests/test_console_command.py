@@ -405,7 +405,7 @@ def interrupted(monkeypatch: Patch, change: Callable[[Console], Awaitable[object
 
     storage = Interrupted(SqliteStorage("traces.db"))
     storage.between = [between]
-    monkeypatch.setattr("routewright.cli.accounts.existing_store", lambda args: storage)
+    monkeypatch.setattr("routewright.cli.store.existing_store", lambda args: storage)
 
 
 def test_concurrent_changes_of_limits_are_both_kept(acme: str, capsys: Capture, monkeypatch: Patch) -> None:

@@ -41,7 +41,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -155,6 +155,18 @@ class ValidationFailed(RouterError, code="validation_failed", status=400, type="
     def at(cls, path: str, problem: str, hint: str) -> Self:
         """Make the error of one problem."""
         return cls.of(Problem(path, problem, hint))
+
+
+@contextmanager
+def renaming(rename: Callable[[Problem], Problem]) -> Iterator[None]:
+    """Rename the problems of a ``ValidationFailed`` raised in the block."""
+    try:
+        yield
+    except ValidationFailed as error:
+        problems = [*map(rename, error.problems)]
+    else:
+        return
+    raise ValidationFailed.of(*problems)
 
 
 class InvalidJson(ValidationFailed, code="invalid_json"):

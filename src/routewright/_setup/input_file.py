@@ -6,12 +6,11 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from routewright.errors import ValidationFailed
+from routewright.errors import ValidationFailed, renaming
 from routewright.wire.json_scan import scan
 from routewright.wire.problems import shown
 
@@ -29,19 +28,8 @@ class Document(NamedTuple):
 
     def naming(self) -> AbstractContextManager[None]:
         """Prefix the paths of problems raised in the block with the file's name."""
-        return naming(self.path)
-
-
-@contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Prefix the paths of problems raised in the block with a file's path."""
-    try:
-        yield
-    except ValidationFailed as error:
-        problems = [p._replace(path=f"{path}: {p.path}" if p.path else str(path)) for p in error.problems]
-    else:
-        return
-    raise ValidationFailed.of(*problems)
+        path = self.path
+        return renaming(lambda problem: problem._replace(path=f"{path}: {problem.path}" if problem.path else str(path)))
 
 
 def read(name: object) -> Document:

@@ -12,7 +12,7 @@ from routewright.wire import Account, Environment, JsonObject, Key, PlanName, Pu
 
 from .command import ABSENT, YES, Declaration, arg, flag, number_or, refused, separated, several, unconfirmed, verb
 from .show import Line, Screen, dim_after, fields, listing, pick
-from .store import IN_STORE, existing_store, named_store
+from .store import IN_STORE, existing_store, named_store, store_verb
 
 _LIMITS = {"requests_per_min": "requests a minute", "tokens_per_min": "tokens a minute", "concurrency": "calls at once"}
 _ACCOUNT_TERMS = ("plan", "prepaid", "monthly_limit_usd")
@@ -62,21 +62,19 @@ async def _create_account(args: Namespace, screen: Screen) -> None:
     screen.report(_account_json(account), fields(_account_json(account)))
 
 
-@verb("accounts ls", *IN_STORE)
-async def _ls_accounts(args: Namespace, screen: Screen) -> None:
+@store_verb(Console, "accounts ls")
+async def _ls_accounts(args: Namespace, screen: Screen, console: Console) -> None:
     """List the accounts.
 
     Limits are those of the plan, or an account's own."""
-    async with Console(existing_store(args)) as console:
-        accounts = await console.accounts()
+    accounts = await console.accounts()
     screen.listing("accounts", map(_account_json, accounts), _ACCOUNTS, "there is no account")
 
 
-@verb("accounts show", _NAME, *IN_STORE)
-async def _show_account(args: Namespace, screen: Screen) -> None:
+@store_verb(Console, "accounts show", _NAME)
+async def _show_account(args: Namespace, screen: Screen, console: Console) -> None:
     """Show an account: its terms, its balance, and its charges of this month."""
-    async with Console(existing_store(args)) as console:
-        standing = await console.standing(args.name)
+    standing = await console.standing(args.name)
     record = {
         **_account_json(standing.account),
         "balance_usd": None if standing.balance is None else standing.balance.left_usd,
@@ -89,32 +87,30 @@ async def _show_account(args: Namespace, screen: Screen) -> None:
     screen.report({**record, "keys": keys}, fields(record), Line(), listing(keys, _STANDING, dim_after("revoked_at")))
 
 
-@verb("accounts change", _NAME, arg("--plan PLAN", _PLANS, PlanName, ABSENT), *_OTHER_TERMS, *IN_STORE)
-async def _change_account(args: Namespace, screen: Screen) -> None:
+@store_verb(Console, "accounts change", _NAME, arg("--plan PLAN", _PLANS, PlanName, ABSENT), *_OTHER_TERMS)
+async def _change_account(args: Namespace, screen: Screen, console: Console) -> None:
     """Change the terms of an account.
 
     Terms that are not given stay as they are. Running servers follow within two seconds."""
     changes = _changes(args, _ACCOUNT_TERMS)
-    async with Console(existing_store(args)) as console:
-        account = await console.change_account(args.name, **changes)
+    account = await console.change_account(args.name, **changes)
     screen.report(_account_json(account), fields(_account_json(account)))
 
 
-@verb(
+@store_verb(
+    Console,
     "accounts credit",
     _NAME,
     arg("usd USD", "amount; negative to take back", float),
     arg("--note TEXT", "reason, written to the ledger", default=""),
     arg("--id ID", "id that makes repeating safe, such as an invoice number"),
-    *IN_STORE,
 )
-async def _credit(args: Namespace, screen: Screen) -> None:
+async def _credit(args: Namespace, screen: Screen, console: Console) -> None:
     """Add to the balance of a prepaid account.
 
     A negative amount takes back. Repeating an --id does nothing. Credit of an account that is not prepaid is used once
     it is."""
-    async with Console(existing_store(args)) as console:
-        credit = await console.credit(args.name, args.usd, note=args.note, id=args.id)
+    credit = await console.credit(args.name, args.usd, note=args.note, id=args.id)
     record = pick(credit, "id usd created balance_usd")
     note = "" if credit.created else "this id was credited before; nothing is added"
     if credit.balance_nanos is None:
@@ -128,37 +124,36 @@ def _account_json(account: Account) -> JsonObject:
     return pick(account, "name created_at plan") | limits | pick(account, "prepaid monthly_limit_usd")
 
 
-@verb(
+@store_verb(
+    Console,
     "keys create",
     arg("--name NAME", "name of the key", required=True),
     _ACCOUNT,
     arg("--environment", "environment of its calls", Environment, "production"),
     several("--scope SCOPE,...", f"{_SCOPES} (default: all)", dest="scopes"),
     *_KEY_LIMITS,
-    *IN_STORE,
 )
-async def _create_key(args: Namespace, screen: Screen) -> None:
+async def _create_key(args: Namespace, screen: Screen, console: Console) -> None:
     """Create a key for an account, and write it to standard output.
 
     The key is shown only once. Everything else goes to standard error:
 
       KEY=$(routewright keys create acme --name website)"""
-    async with Console(existing_store(args)) as console:
-        new = await console.create_key(args.account, **_terms_of(args, (*_KEY_TERMS, "environment")))
+    new = await console.create_key(args.account, **_terms_of(args, (*_KEY_TERMS, "environment")))
     owner = f"{new.key.id} of {new.key.account}, {new.key.environment}"
     screen.secret(_key_json(new.key), "key", new.secret.reveal(), owner)
 
 
-@verb("keys ls", arg("account ACCOUNT", "account that owns the keys"), *IN_STORE)
-async def _ls_keys(args: Namespace, screen: Screen) -> None:
+@store_verb(Console, "keys ls", arg("account ACCOUNT", "account that owns the keys"))
+async def _ls_keys(args: Namespace, screen: Screen, console: Console) -> None:
     """List the keys of an account, oldest first."""
-    async with Console(existing_store(args)) as console:
-        await console.account(args.account)
-        keys = await console.keys(args.account)
+    await console.account(args.account)
+    keys = await console.keys(args.account)
     screen.listing("keys", map(_key_json, keys), _KEYS, "the account has no key", dim_after("revoked_at"))
 
 
-@verb(
+@store_verb(
+    Console,
     "keys change",
     *_KEY,
     arg("--name NAME", "name of the key", default=ABSENT),
@@ -170,30 +165,27 @@ async def _ls_keys(args: Namespace, screen: Screen) -> None:
         dest="scopes",
     ),
     *_KEY_LIMITS,
-    *IN_STORE,
 )
-async def _change_key(args: Namespace, screen: Screen) -> None:
+async def _change_key(args: Namespace, screen: Screen, console: Console) -> None:
     """Change the terms of a key.
 
     Terms that are not given stay as they are. Running servers follow within two seconds. A revoked key stays revoked.
     """
     changes = _changes(args, _KEY_TERMS)
-    async with Console(existing_store(args)) as console:
-        key = await console.change_key(args.account, args.key_id, **changes)
+    key = await console.change_key(args.account, args.key_id, **changes)
     screen.report(_key_json(key), note=f"{key.id} of {key.account} is changed")
 
 
-@verb("keys revoke", *_KEY, YES, *IN_STORE)
-async def _revoke(args: Namespace, screen: Screen) -> None:
+@store_verb(Console, "keys revoke", *_KEY, YES)
+async def _revoke(args: Namespace, screen: Screen, console: Console) -> None:
     """Revoke a key permanently.
 
     Running servers refuse it within two seconds. The traces of its calls in the last 24 hours are marked as
     compromised. Nothing is revoked without --yes."""
-    async with Console(existing_store(args)) as console:
-        if not args.yes:
-            key = await console.key(args.account, args.key_id)
-            raise unconfirmed(f"the key {key.name!r}, {key.prefix}..., of {key.account} would be revoked permanently")
-        key = await console.revoke_key(args.account, args.key_id)
+    if not args.yes:
+        key = await console.key(args.account, args.key_id)
+        raise unconfirmed(f"the key {key.name!r}, {key.prefix}..., of {key.account} would be revoked permanently")
+    key = await console.revoke_key(args.account, args.key_id)
     screen.report(_key_json(key), note=f"{key.id} of {key.account} is revoked")
 
 
@@ -202,47 +194,43 @@ def _key_json(key: Key) -> JsonObject:
     return {**record, "scopes": list(key.scopes or get_args(Scope)), "limits": _limits_json(key.limits)}
 
 
-@verb(
+@store_verb(
+    Console,
     "incidents open",
     arg("title TITLE", "one line on what fails"),
     arg("--severity", "severity", Severity, "major"),
     arg("--status-url URL", "page with more about it"),
-    *IN_STORE,
 )
-async def _open(args: Namespace, screen: Screen) -> None:
+async def _open(args: Namespace, screen: Screen, console: Console) -> None:
     """Open an incident that concerns many callers.
 
     The event incident.created is emitted."""
-    async with Console(existing_store(args)) as console:
-        incident = await console.open_incident(args.title, severity=args.severity, status_url=args.status_url)
+    incident = await console.open_incident(args.title, severity=args.severity, status_url=args.status_url)
     screen.report(incident, note=f"{incident.id} is open; 'routewright incidents resolve {incident.id}' ends it")
 
 
-@verb("incidents resolve", arg("id ID", "id of the incident, as 'routewright incidents ls' lists it"), *IN_STORE)
-async def _resolve(args: Namespace, screen: Screen) -> None:
+@store_verb(Console, "incidents resolve", arg("id ID", "id of the incident, as 'routewright incidents ls' lists it"))
+async def _resolve(args: Namespace, screen: Screen, console: Console) -> None:
     """Resolve an incident."""
-    async with Console(existing_store(args)) as console:
-        incident = await console.resolve_incident(args.id)
+    incident = await console.resolve_incident(args.id)
     screen.report(incident, note=f"{incident.id} is resolved")
 
 
-@verb("incidents ls", *IN_STORE)
-async def _ls_incidents(args: Namespace, screen: Screen) -> None:
+@store_verb(Console, "incidents ls")
+async def _ls_incidents(args: Namespace, screen: Screen, console: Console) -> None:
     """List the last hundred incidents, newest first."""
-    async with Console(existing_store(args)) as console:
-        incidents = await console.incidents()
+    incidents = await console.incidents()
     columns = "id severity started_at resolved_at title"
     screen.listing("incidents", incidents, columns, "there is no incident", dim_after("resolved_at"))
 
 
-@verb("secret rotate", flag("--force", "end live keys that have not been used since the last change"), *IN_STORE)
-async def _rotate(args: Namespace, screen: Screen) -> None:
+@store_verb(Console, "secret rotate", flag("--force", "end live keys that have not been used since the last change"))
+async def _rotate(args: Namespace, screen: Screen, console: Console) -> None:
     """Change the root secret beside the store.
 
     The previous one stays valid until the next change. A key moves to the new one when it is used; while some have
     not, the secret cannot be changed again."""
-    async with Console(existing_store(args)) as console:
-        await console.rotate_secret(force=args.force)
+    await console.rotate_secret(force=args.force)
     note = "the secret is changed; the previous one stays valid until the next change, and keys move over when used"
     screen.report({"rotated": True}, note=note)
 

@@ -15,7 +15,7 @@ import anyio
 import msgspec
 
 from routewright.agent import BUILT_IN, Agent
-from routewright.errors import ValidationFailed
+from routewright.errors import renaming
 from routewright.protocols import CodeSandbox
 from routewright.tools import SearxngSearch
 from routewright.wire import AgentResponse, JsonObject, RunCompleted, RunStarted, Step, StepCompleted, StepStarted
@@ -222,7 +222,5 @@ def _sandbox() -> CodeSandbox:
 
 
 def _search(url: str) -> SearxngSearch:
-    try:
+    with renaming(lambda problem: problem._replace(path="--search")):
         return SearxngSearch(url)
-    except ValidationFailed as error:
-        raise ValidationFailed.of(*(problem._replace(path="--search") for problem in error.problems)) from error

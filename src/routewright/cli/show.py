@@ -346,15 +346,8 @@ def _decoded(encoded: bytes) -> str:
 
 
 def discard_output() -> None:
-    """Drop what is buffered for standard output and cannot be written; what follows may find room."""
-    descriptor = sys.stdout.fileno()
-    backup = os.dup(descriptor)
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, descriptor)
-    sys.stdout.flush()
-    os.dup2(backup, descriptor)
-    os.close(backup)
-    os.close(null)
+    """Drop what cannot be written to standard output."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def replace_file(path: Path, text: str) -> None:

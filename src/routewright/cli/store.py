@@ -6,7 +6,9 @@ import argparse
 import os
 import re
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,7 +16,7 @@ from msgspec.structs import replace
 
 from routewright.backends.storage.sqlite.upkeep import backup, check, live_digests, upgrade
 from routewright.console import SECRET, Console, secret_path
-from routewright.errors import NotFound, StorageUnavailable, ValidationFailed
+from routewright.errors import NotFound, StorageUnavailable, renaming
 from routewright.protocols import BaseStorage, LocalStorage, Storage, options_of
 from routewright.settings import Retention, SystemClock
 from routewright.storage import is_postgres, open_storage, url_of
@@ -38,6 +40,8 @@ _SECONDS = {"m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
 _HINT = "name a file, such as traces.db, or a database, such as postgresql://user@host/database"
 
 T = TypeVar("T")
+StoreRun = Callable[[Namespace, Screen, T], Awaitable[int | None]]
+"""Runs a command on what its store was opened as."""
 
 
 def _store_option(text: str) -> Declaration:
@@ -70,11 +74,8 @@ def open_named(option: str, text: str | None, variable: str, open_url: Callable[
         raise refused(source, problem, hint)
     if not is_unicode(url):
         raise refused(source, "contains bytes that are not text", hint)
-    try:
+    with renaming(lambda fault: fault._replace(path=source, hint=fault.hint.replace("memory: or ", ""))):
         return open_url(url_of(url))
-    except ValidationFailed as error:
-        problems = [fault._replace(path=source, hint=fault.hint.replace("memory: or ", "")) for fault in error.problems]
-        raise ValidationFailed.of(*problems) from error
 
 
 def existing_store(args: Namespace) -> Storage:
@@ -86,6 +87,23 @@ def existing_store(args: Namespace) -> Storage:
         hint = "'routewright serve', 'route', 'agent' and 'accounts create' create one"
         raise NotFound(f"there is no store {storage.path}; {hint}")
     return storage
+
+
+def store_verb(
+    kind: Callable[[Storage], AbstractAsyncContextManager[T]], command: str, *arguments: Declaration, more: str = ""
+) -> Callable[[StoreRun[T]], StoreRun[T]]:
+    """Declare a coroutine function as a command on the named store, which must exist. ``kind`` opens it."""
+
+    def declare(run: StoreRun[T]) -> StoreRun[T]:
+        @verb(command, *arguments, *IN_STORE, more=more)
+        @wraps(run)
+        async def run_on_store(args: Namespace, screen: Screen) -> int | None:
+            async with kind(existing_store(args)) as opened:
+                return await run(args, screen, opened)
+
+        return run
+
+    return declare
 
 
 def _check_apart(store: Path, target: str) -> None:
@@ -250,18 +268,17 @@ def _days(option: str, initially: int) -> Declaration:
     return arg(f"{option} N|forever", text, number_or("forever"), ABSENT)
 
 
-@verb("store retain", _days("--production-days", 30), _days("--sandbox-days", 1), *IN_STORE)
-async def _retain(args: Namespace, screen: Screen) -> None:
+@store_verb(TraceStore, "store retain", _days("--production-days", 30), _days("--sandbox-days", 1))
+async def _retain(args: Namespace, screen: Screen, store: TraceStore) -> None:
     """Set how long traces are kept, and remove older ones.
 
     Without options it shows the current settings. Reports still count traces that were removed."""
     changes = {name: value for name, value in vars(args).items() if name in ("production_days", "sandbox_days")}
     removed = None
-    async with TraceStore(existing_store(args)) as store:
-        retention: Retention = await store.retention()
-        if changes:
-            retention = replace(retention, **changes)
-            removed = await store.retain(retention)
+    retention: Retention = await store.retention()
+    if changes:
+        retention = replace(retention, **changes)
+        removed = await store.retain(retention)
     terms = pick(retention, "production_days sandbox_days")
     table = {name: "for ever" if days is None else days for name, days in terms.items()}
     screen.report({**terms, "removed": removed}, fields({**table, "removed": removed}))

@@ -19,7 +19,7 @@ from routewright.wire.timestamps import time_short
 from .command import YES, arg, flag, refused, unconfirmed, verb
 from .show import LIST_PRICE, USUAL_TIME, Block, Line, Screen, cost, facts, fields, listing, pick, tokens, with_count
 from .spans import STATUS_STYLES, candidate_table, span_table
-from .store import IN_STORE, LIMIT, SPAN, STORE, WHOSE, existing_store, when
+from .store import LIMIT, SPAN, STORE, WHOSE, existing_store, store_verb, when
 
 COUNTED = 200
 """The most traces counted without ``--yes``. Beyond it the message says "or more"."""
@@ -34,20 +34,19 @@ _FACTS = """created_at goal strategy charged_usd fallback_used cache_hit comprom
 _FILTERED = (arg("filter FILTER", "traces to select (default: all)", nargs="?", default=""), *SPAN, *WHOSE)
 
 
-@verb(
+@store_verb(
+    TraceStore,
     "feedback",
     arg("trace_id ID", "trace of the answer"),
     arg("score SCORE", "from 0 (bad) to 1 (good)", float),
     arg("comment COMMENT", "reason for the score", nargs="?"),
     *WHOSE,
-    *IN_STORE,
 )
-async def _feedback(args: Namespace, screen: Screen) -> None:
+async def _feedback(args: Namespace, screen: Screen, store: TraceStore) -> None:
     """Rate an answer.
 
     The feedback is stored beside the trace."""
-    async with TraceStore(existing_store(args)) as store:
-        await store.feedback(args.trace_id, args.score, args.comment, **pick(args, "account environment"))
+    await store.feedback(args.trace_id, args.score, args.comment, **pick(args, "account environment"))
     screen.report(pick(args, "trace_id score comment"), note=f"feedback stored: {args.score:g} for {args.trace_id}")
 
 
@@ -55,11 +54,12 @@ def _selection(args: Namespace) -> JsonObject:
     return {"since": when(args.since), "until": when(args.until), **pick(args, "filter account environment")}
 
 
-@verb("traces ls", *_FILTERED, LIMIT, arg("--cursor CURSOR", "cursor of the page before"), *IN_STORE, more=_FILTER)
-async def _ls(args: Namespace, screen: Screen) -> None:
+@store_verb(
+    TraceStore, "traces ls", *_FILTERED, LIMIT, arg("--cursor CURSOR", "cursor of the page before"), more=_FILTER
+)
+async def _ls(args: Namespace, screen: Screen, store: TraceStore) -> None:
     """List traces, newest first."""
-    async with TraceStore(existing_store(args)) as store:
-        page = await store.query(**_selection(args), limit=args.limit, cursor=args.cursor)
+    page = await store.query(**_selection(args), limit=args.limit, cursor=args.cursor)
     note = "" if page.data else f"the account {quoted(args.account)} has no such trace"
     if page.next_cursor is not None:
         note = f"for older traces add --cursor={page.next_cursor}"
@@ -77,21 +77,20 @@ def _item(item: TraceItem) -> JsonObject:
     return {**msgspec.to_builtins(item), "notes": ", ".join(filter(None, notes))}
 
 
-@verb("traces show", arg("trace_id ID", "trace (default: the newest)", nargs="?"), *WHOSE, *IN_STORE)
-async def _show(args: Namespace, screen: Screen) -> None:
+@store_verb(TraceStore, "traces show", arg("trace_id ID", "trace (default: the newest)", nargs="?"), *WHOSE)
+async def _show(args: Namespace, screen: Screen, store: TraceStore) -> None:
     """Show one trace: its spans with duration and cost, and the candidates of its decision.
 
     Without an ID it is the newest."""
     owner = pick(args, "account environment")
-    async with TraceStore(existing_store(args)) as store:
-        trace_id = args.trace_id
-        if trace_id is None:
-            newest = (await store.query(**owner, limit=1)).data
-            if not newest:
-                raise NotFound(f"the account {quoted(args.account)} has no trace")
-            trace_id = newest[0].id
-        trace = await store.get(trace_id, **owner)
-        record = await _with_feedback(store, trace)
+    trace_id = args.trace_id
+    if trace_id is None:
+        newest = (await store.query(**owner, limit=1)).data
+        if not newest:
+            raise NotFound(f"the account {quoted(args.account)} has no trace")
+        trace_id = newest[0].id
+    trace = await store.get(trace_id, **owner)
+    record = await _with_feedback(store, trace)
     screen.report(record, *_page(trace, record["feedback"]))
 
 
@@ -142,17 +141,17 @@ async def _with_feedback(store: TraceStore, trace: Trace) -> JsonObject:
     return {**msgspec.to_builtins(trace), "feedback": rating}
 
 
-@verb(
+@store_verb(
+    TraceStore,
     "traces delete",
     arg("which ID | FILTER", "id of a trace, or a filter", nargs="?"),
     *SPAN,
     flag("--everything", "all traces of the account"),
     YES,
     *WHOSE,
-    *IN_STORE,
     more=_FILTER,
 )
-async def _delete(args: Namespace, screen: Screen) -> None:
+async def _delete(args: Namespace, screen: Screen, store: TraceStore) -> None:
     """Delete traces permanently, with their feedback, and from the reports.
 
     Traces must match all options to be deleted. Without --yes they are only counted."""
@@ -166,10 +165,9 @@ async def _delete(args: Namespace, screen: Screen) -> None:
     if not args.everything and not limits:
         hint = "give an id, a filter, --since or --until; --everything means all of the account"
         raise refused("ID | FILTER", "is missing", hint)
-    async with TraceStore(existing_store(args)) as store:
-        if not args.yes:
-            raise unconfirmed(f"{await _counted(store, selection, args)} would be deleted")
-        count = await store.delete(**selection, everything=args.everything)
+    if not args.yes:
+        raise unconfirmed(f"{await _counted(store, selection, args)} would be deleted")
+    count = await store.delete(**selection, everything=args.everything)
     if count == 0 and "trace_id" in selection:
         raise NotFound(f"no trace {quoted(selection['trace_id'])}")
     screen.report({"deleted": count}, note=f"{with_count(count, 'trace')} deleted")

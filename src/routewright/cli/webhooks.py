@@ -16,7 +16,7 @@ from routewright.wire import DeliveryState, Endpoint, Environment, EventType, Js
 
 from .command import INTERNAL, OK, arg, flag, several, verb
 from .show import Screen, dim_after, listing, pick
-from .store import IN_STORE, LIMIT, STORE, duration, existing_store
+from .store import LIMIT, STORE, duration, existing_store, store_verb
 
 _ENDPOINTS = "id url environment profile created_at disabled_at events"
 _DELIVERIES = "event_id event_type endpoint_id state tries last_answer next_attempt_at"
@@ -27,7 +27,8 @@ _ENDPOINT = (_ACCOUNT, arg("endpoint_id ID", "id of the endpoint, as 'routewrigh
 _LOOPBACK = flag("--allow-loopback", "allow this machine, also over http: for development")
 
 
-@verb(
+@store_verb(
+    Console,
     "webhooks create",
     _ACCOUNT,
     arg("url URL", "URL that receives events: https, on a public host"),
@@ -35,31 +36,28 @@ _LOOPBACK = flag("--allow-loopback", "allow this machine, also over http: for de
     arg("--environment", "environment of the events", Environment, "production"),
     arg("--profile", "signature format; standard is that of Standard Webhooks", SignatureProfile, "service"),
     _LOOPBACK,
-    *IN_STORE,
 )
-async def _create(args: Namespace, screen: Screen) -> None:
+async def _create(args: Namespace, screen: Screen, console: Console) -> None:
     """Register an endpoint, and write its signing secret to standard output.
 
     The secret is shown only once. Everything else goes to standard error:
 
       SECRET=$(routewright webhooks create acme https://hooks.example.com/in)"""
     options = pick(args, "events environment profile allow_loopback")
-    async with Console(existing_store(args)) as console:
-        _show_secret(await console.create_endpoint(args.account, args.url, **options), screen)
+    _show_secret(await console.create_endpoint(args.account, args.url, **options), screen)
 
 
-@verb(
+@store_verb(
+    Console,
     "webhooks rotate",
     *_ENDPOINT,
     arg("--overlap TIME", "time that the old secret still signs, as 2h, 7d or 0m", duration, "24h", dest="overlap_s"),
-    *IN_STORE,
 )
-async def _rotate(args: Namespace, screen: Screen) -> None:
+async def _rotate(args: Namespace, screen: Screen, console: Console) -> None:
     """Replace the signing secret of an endpoint, and write the new one to standard output.
 
     Until the overlap has passed, deliveries are signed with both."""
-    async with Console(existing_store(args)) as console:
-        new = await console.rotate_endpoint(args.account, args.endpoint_id, overlap_s=args.overlap_s)
+    new = await console.rotate_endpoint(args.account, args.endpoint_id, overlap_s=args.overlap_s)
     _show_secret(new, screen)
 
 
@@ -68,55 +66,47 @@ def _show_secret(new: NewEndpoint, screen: Screen) -> None:
     screen.secret(_endpoint_json(new.endpoint), "secret", new.secret.reveal(), owner)
 
 
-@verb("webhooks ls", _ACCOUNT, *IN_STORE)
-async def _ls(args: Namespace, screen: Screen) -> None:
+@store_verb(Console, "webhooks ls", _ACCOUNT)
+async def _ls(args: Namespace, screen: Screen, console: Console) -> None:
     """List the endpoints of an account, oldest first."""
-    async with Console(existing_store(args)) as console:
-        endpoints = await console.endpoints(args.account)
+    endpoints = await console.endpoints(args.account)
     screen.listing(
         "endpoints", map(_endpoint_json, endpoints), _ENDPOINTS, "the account has no endpoint", dim_after("disabled_at")
     )
 
 
-@verb("webhooks disable", *_ENDPOINT, *IN_STORE)
-async def _disable(args: Namespace, screen: Screen) -> None:
+@store_verb(Console, "webhooks disable", *_ENDPOINT)
+async def _disable(args: Namespace, screen: Screen, console: Console) -> None:
     """Stop deliveries to an endpoint. Pending ones fail, and can be replayed for a day."""
-    await _switch(args, screen, on=False)
+    endpoint = await console.disable_endpoint(args.account, args.endpoint_id)
+    screen.report(_endpoint_json(endpoint), note=f"{endpoint.id} is disabled")
 
 
-@verb("webhooks enable", *_ENDPOINT, *IN_STORE)
-async def _enable(args: Namespace, screen: Screen) -> None:
+@store_verb(Console, "webhooks enable", *_ENDPOINT)
+async def _enable(args: Namespace, screen: Screen, console: Console) -> None:
     """Deliver to a disabled endpoint again. 'webhooks replay' delivers what failed in the last 24 hours."""
-    await _switch(args, screen, on=True)
+    endpoint = await console.enable_endpoint(args.account, args.endpoint_id)
+    screen.report(_endpoint_json(endpoint), note=f"{endpoint.id} is enabled")
 
 
-async def _switch(args: Namespace, screen: Screen, *, on: bool) -> None:
-    async with Console(existing_store(args)) as console:
-        change = console.enable_endpoint if on else console.disable_endpoint
-        endpoint = await change(args.account, args.endpoint_id)
-    screen.report(_endpoint_json(endpoint), note=f"{endpoint.id} is {'enabled' if on else 'disabled'}")
-
-
-@verb("webhooks delete", *_ENDPOINT, *IN_STORE)
-async def _delete(args: Namespace, screen: Screen) -> None:
+@store_verb(Console, "webhooks delete", *_ENDPOINT)
+async def _delete(args: Namespace, screen: Screen, console: Console) -> None:
     """Remove an endpoint and its deliveries."""
-    async with Console(existing_store(args)) as console:
-        await console.delete_endpoint(args.account, args.endpoint_id)
+    await console.delete_endpoint(args.account, args.endpoint_id)
     screen.report({"id": args.endpoint_id}, note=f"{args.endpoint_id} is deleted")
 
 
-@verb(
+@store_verb(
+    Console,
     "webhooks deliveries",
     _ACCOUNT,
     arg("--endpoint ID", "only deliveries to this endpoint", dest="endpoint_id"),
     arg("--state", "only deliveries in this state", DeliveryState),
     LIMIT,
-    *IN_STORE,
 )
-async def _deliveries(args: Namespace, screen: Screen) -> None:
+async def _deliveries(args: Namespace, screen: Screen, console: Console) -> None:
     """List deliveries of the last 24 hours, newest event first."""
-    async with Console(existing_store(args)) as console:
-        deliveries = await console.deliveries(args.account, **pick(args, "endpoint_id state limit"))
+    deliveries = await console.deliveries(args.account, **pick(args, "endpoint_id state limit"))
     rows = []
     for delivery in deliveries:
         attempt = delivery.attempts[-1] if delivery.attempts else None
@@ -126,19 +116,19 @@ async def _deliveries(args: Namespace, screen: Screen) -> None:
     screen.report({"deliveries": deliveries}, listing(rows, _DELIVERIES), note=note)
 
 
-@verb("webhooks replay", *_ENDPOINT, arg("--event ID", "only this event, delivered or not", dest="event_id"), *IN_STORE)
-async def _replay(args: Namespace, screen: Screen) -> None:
+@store_verb(
+    Console, "webhooks replay", *_ENDPOINT, arg("--event ID", "only this event, delivered or not", dest="event_id")
+)
+async def _replay(args: Namespace, screen: Screen, console: Console) -> None:
     """Deliver again: all events of the last 24 hours that an endpoint has not accepted, or one event."""
-    async with Console(existing_store(args)) as console:
-        count = await console.replay(args.account, args.endpoint_id, args.event_id)
+    count = await console.replay(args.account, args.endpoint_id, args.event_id)
     screen.report({"replayed": count}, note=f"{count} {'delivery begins' if count == 1 else 'deliveries begin'} anew")
 
 
-@verb("webhooks test", *_ENDPOINT, _LOOPBACK, *IN_STORE)
-async def _test(args: Namespace, screen: Screen) -> int:
+@store_verb(Console, "webhooks test", *_ENDPOINT, _LOOPBACK)
+async def _test(args: Namespace, screen: Screen, console: Console) -> int:
     """Send a sample of each event that an endpoint selects, once, and show its answers."""
-    async with Console(existing_store(args)) as console:
-        attempts = await console.test_endpoint(args.account, args.endpoint_id, allow_loopback=args.allow_loopback)
+    attempts = await console.test_endpoint(args.account, args.endpoint_id, allow_loopback=args.allow_loopback)
     rows = [{"event": name, **msgspec.to_builtins(attempt)} for name, attempt in attempts.items()]
     screen.report({"attempts": attempts}, listing(rows, "event status error duration_ms"))
     return OK if all(200 <= (attempt.status or 0) < 300 for attempt in attempts.values()) else INTERNAL

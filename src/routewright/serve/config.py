@@ -5,7 +5,7 @@ A flag goes before an environment variable, a variable before the file, and the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from ipaddress import ip_network
 from typing import Annotated, Any, Literal
@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from routewright._setup.config import STRICT, Name, Strict, Switch, entry_of, validate
 from routewright._setup.input_file import read
-from routewright.errors import Problem, ValidationFailed
+from routewright.errors import Problem, renaming
 from routewright.server.http_limits import ConnectionLimits, HttpLimits
 from routewright.settings import CacheSettings, ExecutionLimits, Limits, Settings, WebhookSettings
 from routewright.wire import Durability, Environment
@@ -295,24 +295,18 @@ class Sources:
         self.unknown = tuple(f"{name} is unknown and ignored; {hint}" for name, hint in hints.items() if hint)
         """Variables that look like ours, with what they may mean."""
 
-    @contextmanager
-    def naming(self) -> Iterator[None]:
+    def naming(self) -> AbstractContextManager[None]:
         """Let problems that are raised inside, with the paths of keys, name what was written where."""
-        try:
-            yield
-        except ValidationFailed as error:
-            problems: list[Problem] = []
-            for problem in error.problems:
-                key = problem.path.partition("[")[0]
-                if key in SECRETS:
-                    problem = problem._replace(problem=problem.problem.partition(", got ")[0])
-                path = self._set_by.get(key) or self._names.get(key, problem.path)
-                if key not in self._set_by and self.document is not None and _contains(self.document.content, key):
-                    path = f"{self.document.path}: {problem.path}"
-                problems.append(problem._replace(path=path))
-        else:
-            return
-        raise ValidationFailed.of(*problems)
+        return renaming(self._rename)
+
+    def _rename(self, problem: Problem) -> Problem:
+        key = problem.path.partition("[")[0]
+        if key in SECRETS:
+            problem = problem._replace(problem=problem.problem.partition(", got ")[0])
+        path = self._set_by.get(key) or self._names.get(key, problem.path)
+        if key not in self._set_by and self.document is not None and _contains(self.document.content, key):
+            path = f"{self.document.path}: {problem.path}"
+        return problem._replace(path=path)
 
 
 def _contains(content: object, key: str) -> bool:

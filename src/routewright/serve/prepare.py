@@ -7,8 +7,8 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import get_args
 from routewright import MemoryStorage
 from routewright.backends.providers.environment import variables_set
 from routewright.console import SECRET, Console
-from routewright.errors import ValidationFailed
+from routewright.errors import ValidationFailed, renaming
 from routewright.protocols import LocalStorage
 from routewright.router import Router
 from routewright.server.app import check_origins
@@ -161,16 +161,9 @@ def _file_of(url: str) -> str | None:
     return os.path.realpath(url.removeprefix("sqlite:///")) if url.startswith("sqlite:") else None
 
 
-@contextmanager
-def _renamed(pattern: str, name: str) -> Iterator[None]:
+def _renamed(pattern: str, name: str) -> AbstractContextManager[None]:
     """Let problems of a struct name its configuration table."""
-    try:
-        yield
-    except ValidationFailed as error:
-        problems = [problem._replace(path=re.sub(rf"^({pattern})\b", name, problem.path)) for problem in error.problems]
-    else:
-        return
-    raise ValidationFailed.of(*problems)
+    return renaming(lambda problem: problem._replace(path=re.sub(rf"^({pattern})\b", name, problem.path)))
 
 
 def _facts(plan: Plan, router: Router, config: Path | None) -> dict[str, str]:
