@@ -50,7 +50,7 @@ from ._setup.arguments import check_caller, check_parts, validate_policies
 from ._setup.coordination import Hear, coordination_of, listen
 from ._setup.replay import Replays
 from ._setup.root_secret import RootSecret
-from ._setup.status import make_status
+from ._setup.status import CIRCUIT, make_status
 from .backends.providers.callable import HostedProvider
 from .backends.providers.sandbox import Answers, Faults, SandboxProvider
 from .backends.storage.memory import MemoryStorage
@@ -286,7 +286,7 @@ class Parts:
         webhooks = self._webhooks
         outages = {"storage": self._log.writer.outage}
         for fleet in fleets:
-            outages |= {f"circuit of {name}": outage for name, outage in fleet.outages.parts.items()}
+            outages |= {CIRCUIT + name: outage for name, outage in fleet.outages.parts.items()}
         if self._discovery is not None:
             outages |= {f"models of {name}": outage for name, outage in self._discovery.outages.items()}
         if isinstance(limits, SharedLimits):

@@ -16,6 +16,8 @@ from routewright._engine.trace_log import TraceLog
 from routewright.protocols import LocalStorage, Storage
 from routewright.wire.timestamps import timestamp
 
+CIRCUIT = "circuit of "
+"""Begins the name of a part that the problems of providers cover."""
 LOW_DISK_BYTES = 256 * 1024 * 1024
 MOST_FAULTS = 100
 """Parts in a status, those that changed last."""
@@ -95,4 +97,5 @@ def _find_problems(
         yield f"storage: {storage.disk_free_bytes / 1e6:.0f} MB are left on the disk"
     if dropped:
         yield f"storage: {dropped} traces were refused or lost"
-    yield from (f"{fault.part}: {fault.text}" for fault in faults if fault.failing)
+    lasting = (fault for fault in faults if fault.failing and not fault.part.startswith(CIRCUIT))
+    yield from (f"{fault.part}: {fault.text}" for fault in lasting)

@@ -78,6 +78,7 @@ _COMMANDS = {
     "catalogue": ("catalogue", "import prices into a catalogue file"),
     "policies": ("catalogue", "check policies before deployment"),
     "traces": ("traces", "list, show, export and delete the traces of a store"),
+    "status": ("status", "show what is wrong with vendors, keys, storage and webhooks"),
     "analytics": ("analytics", "report usage, latency, fallbacks and cache hits of a store"),
     "cache": ("cache", "count and remove answers in a response cache"),
     "feedback": ("traces", "rate an answer"),
