@@ -227,6 +227,22 @@ def test_processes_of_one_store_share_overruns() -> None:
     assert figures.overrun == Overrun(((9, 79),), ((100, 310),))
 
 
+async def test_two_calls_that_widen_at_once_do_not_wait_for_each_other() -> None:
+    """Both are admitted by an old bound, and learn of the overrun together."""
+    bank = await bank_of(Biller(1, 0, 200), monthly_nanos=4_296_680)
+
+    async def call(size: int, cap: int, at: float) -> None:
+        await bank.clock.sleep(at)
+        with suppress(RouterError):
+            await bank.route("x" * size, params={"max_output_tokens": cap})
+
+    async with anyio.create_task_group() as group:
+        for size, cap, at in [(1, 245, 0), (191, 238, 0), (320, 55, 0), (114, 373, 0.25), (214, 1, 0.25), (1, 1, 0.5)]:
+            group.start_soon(call, size, cap, at)
+    assert bank.clock.monotonic() < 10
+    assert (await bank.purse())[1:] == (1_127_000 + 1_150_000 + 988_000 + 808_000, 0)
+
+
 HABITS = [
     (1, 0, 0),
     (2, 0, 0),
