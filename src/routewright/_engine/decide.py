@@ -71,7 +71,7 @@ class Deciding:
                     if not self._is_outdated(call, choice):
                         return choice
                     own_input = None
-                    await admission.take()  # else two that widen at once would wait for each other's reservation
+                    await admission.take()  # else two that widen at once would wait for one another
                 left_nanos = (await admission.look()).nanos
             elif reply.waits:
                 raise reserved_error(reply.purse, call.timeout_ms if admission.is_patient else None)

@@ -172,6 +172,12 @@ class Overrun(Struct, frozen=True, array_like=True):
         """The most that may be billed for a prompt of at most ``input_tokens`` and an output cap."""
         return _billed(self.input, input_tokens), _billed(self.output, output_tokens)
 
+    @property
+    def added(self) -> tuple[int, int]:
+        """The most input and output tokens that were billed beyond a bound."""
+        most = [max((billed - bound for bound, billed in bills), default=0) for bills in (self.input, self.output)]
+        return most[0], most[1]
+
     def cap_within(self, output_tokens: int) -> int:
         """The largest output cap for which at most this much is billed; negative if there is none."""
         caps = [output_tokens * bound // billed for bound, billed in self.output if billed <= output_tokens]

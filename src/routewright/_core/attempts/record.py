@@ -319,21 +319,24 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         # as cheap once it is counted. So such a prompt counts as 80 % of what a count would probably have been, by the
         # estimate and the margin of the model's vocabulary. An answer that ended by itself does not show what is billed
         # for its cap; a text visibly longer than the cap shows that the host ignores it, and then only the model's own
-        # maximum bounds the next. A change is published and ends compiled plans. So a bill counts if it contradicts
-        # the record, or lowers it by a sixteenth: test_no_call_admitted_after_an_overrun_exceeds_its_budget,
-        # test_a_large_call_ends_the_overestimate.
+        # maximum bounds the next. What was ever added stays covered: a vendor may add tokens to calls with tools,
+        # and a call without them must not hide it (test_what_a_vendor_adds_to_some_calls_stays_covered). A change is
+        # published and ends compiled plans. So a bill counts if it contradicts the record, or lowers it by a sixteenth:
+        # test_no_call_admitted_after_an_overrun_exceeds_its_budget, test_a_large_call_ends_the_overestimate.
         known = self.leg.overrun or wire.Overrun()
         reserved = known.billed(high, cap)
         self.excess = excess = usage.input - reserved[0], usage.output - reserved[1]
         inputs: wire.Bills = ()
         outputs: wire.Bills = ()
         if excess[0] > 0 or (known.input and self.counted and not self.usage_estimated):
-            inputs = ((min(self._size(bounds), usage.input), usage.input),)
+            size = min(self._size(bounds), usage.input)
+            inputs = ((size, max(usage.input, size + known.added[0])),)
         if usage.output > cap and self.characters + self.thought_characters > cap * CHARACTERS_PER_TOKEN:
             longest = max(usage.output, self.leg.max_output)
             outputs = (1, longest), (longest, longest)
         elif excess[1] > 0 or (known.output and usage.output and self.finish_reason in ("length", "budget")):
-            outputs = ((min(cap, usage.output), usage.output),)
+            size = min(cap, usage.output)
+            outputs = ((size, max(usage.output, size + known.added[1])),)
         bills = wire.Overrun(inputs, outputs)
         merged = known.merge(bills).billed(high, cap)
         if max(excess) > 0 or any(16 * new <= 15 * old for new, old in zip(merged, reserved, strict=True)):
