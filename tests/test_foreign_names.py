@@ -48,6 +48,7 @@ DOORS: Mapping[str, Callable[..., object]] = {
         ("route", "instructions", 'pass a message with the role "system"'),
         ("route", "num_retries", "it is 'max_retries' here"),
         ("route", "fallbacks", "it is 'fallback' here: {\"models\": [...]}"),
+        ("route", "routing_strategy", "did you mean 'strategy'?"),
         ("route", "timeuot", "did you mean 'timeout'?"),
         ("Agent", "instructions", "it is 'system' here"),
         ("Agent", "system_prompt", "it is 'system' here"),
@@ -122,7 +123,7 @@ def test_an_attribute_of_another_library_is_answered_with_ours(name: str, ours: 
 
 def test_tokens_are_not_looked_for_in_the_request_window() -> None:
     for name in ("total_tokens", "prompt_tokens"):
-        with pytest.raises(AttributeError, match=r"; it is the request window here; tokens are in 'answer\.routing"):
+        with pytest.raises(AttributeError, match=r"; it is the request window; use 'answer\.routing\.tokens'"):
             getattr(ANSWER.usage, name)
 
 

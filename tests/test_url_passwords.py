@@ -15,7 +15,7 @@ from routewright.cli.command import Parser
 from routewright.cli.command import parser as make_parser
 from routewright.errors import ValidationFailed
 from routewright.storage import open_cache, open_coordination, open_storage
-from routewright.wire.account import without_passwords
+from routewright.wire.account import without_password, without_passwords
 from tests.tables import table
 
 SECRET = "canary-7741"
@@ -107,3 +107,16 @@ def test_no_object_or_error_shows_the_password_of_its_url(open_url: Callable[[st
 def test_text_without_a_password_is_unchanged() -> None:
     for text in ("a policy cheap@2026-11-22: x", "sqlite:///folder/x@y.db: gone", "at 12:30 @question.txt", "key: a@b"):
         assert without_passwords(text) == text
+
+
+@table(
+    ("url", "shown"),
+    [
+        (f"postgresql://u:{SECRET}@127.0.0.1:1/x", "postgresql://u@127.0.0.1:1/x"),
+        (f"postgresql://a%40b:{SECRET}@h/x", "postgresql://a%40b@h/x"),
+        (f"redis://:{SECRET}@h/1", "redis://h/1"),
+        (f"redis://u:1@{SECRET}@h/1", "redis://u@h/1"),
+    ],
+)
+def test_the_user_of_a_url_is_shown(url: str, shown: str) -> None:
+    assert without_password(url) == shown

@@ -232,16 +232,18 @@ def _reason(near: list[NearEntry], bound: Bound, requests: int) -> str:
     question = entry.question if len(entry.question) <= MOST_SHOWN else f"{entry.question[:MOST_SHOWN]}..."
     nearest = f"{question!r} (similarity {entry.similarity:.3f})"
     if judged is None:
-        return f"a miss: {nearest} is nearest, but its {near[0].refused_by} differ"
+        return f"a miss: {nearest} is nearest, but differs in {near[0].refused_by}"
     if judged.serve > 0:
         return f"a hit in {judged.serve:.0%} of cases: {nearest} is near enough"
     if bound.max_error is None:
         return f"a miss: {nearest} is nearest, below the threshold of {bound.threshold}"
+    if requests < START and bound.max_error:
+        learning = (
+            f"this account's cache has seen {requests} requests, and until about {START} it answers nearly all live"
+        )
+        return f"a miss: {nearest} is nearest, but {learning}, to learn how often similar questions have other answers"
     risk = f"its answer may be wrong with a chance of up to {judged.risk:.1%}"
-    reason = f"too much for max_error={bound.max_error:g}"
-    if requests < START:
-        reason += f" after only {requests} requests: with more, the estimate gets better"
-    return f"a miss: {nearest} is nearest, but {risk}, {reason}"
+    return f"a miss: {nearest} is nearest, but {risk}: all such answers would exceed max_error={bound.max_error:g}"
 
 
 class Judge:

@@ -118,7 +118,7 @@ class Router:
 
     _is_view = False  # True for results of ``as_caller``
 
-    @explains("Router")
+    @explains
     def __init__(
         self,
         *,
@@ -142,7 +142,7 @@ class Router:
         self._caller = Caller()
 
     @classmethod
-    @explains("Router")
+    @explains
     def sandbox(
         cls,
         answers: Answers | None = None,

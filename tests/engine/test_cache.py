@@ -574,6 +574,38 @@ async def test_explain_says_what_would_happen_and_changes_nothing() -> None:
     assert at.calls == 1
 
 
+async def test_a_young_cache_explains_that_it_still_learns() -> None:
+    at = shop(settings={"embedder": Places()})
+    await at.ask(LOG_IN, NEAR)
+    for options in (True, CacheOpts(max_error=0.5)):
+        explained = await at.router.cache.explain(SIMILAR, cache=options)
+        assert explained.near[0].serve == 0.0
+        assert explained.reason.endswith(
+            "cache has seen 1 requests, and until about 100 it answers nearly all live, to learn how "
+            "often similar questions have other answers"
+        )
+    explained = await at.router.cache.explain(SIMILAR, cache=CacheOpts(max_error=0.0))
+    assert explained.reason.endswith(": all such answers would exceed max_error=0")
+
+
+@pytest.mark.parametrize(
+    ("asked", "guard"),
+    [
+        ("How do I delete my password?", "opposites"),
+        ("How do I not reset my password?", "negation"),
+        ("How do I reset 2 passwords?", "numbers"),
+        ("How do I reset the password of Anna?", "names"),
+    ],
+)
+async def test_with_a_threshold_the_guards_apply_as_well(asked: str, guard: str) -> None:
+    router = Router.sandbox()
+    near = CacheOpts(threshold=0.0)
+    await router.route("How do I reset my password?", cache=near)
+    assert (await router.cache.explain(asked, cache=near)).reason.endswith(f"is nearest, but differs in {guard}")
+    assert not (await router.route(asked, cache=near)).routing.cache_hit
+    assert (await router.route("How can I reset my password?", cache=near)).routing.cache_hit
+
+
 async def test_too_few_hits_are_an_event_once_an_hour() -> None:
     storage = MemoryStorage()
     at = shop(storage=storage)

@@ -251,7 +251,7 @@ def test_a_check_names_a_database_without_its_password(capsys: Capture, monkeypa
     monkeypatch.setenv("ROUTEWRIGHT_SECRET", "0123456789abcdef" * 4)
     assert main(["serve", "--check", "--store", DATABASE]) == 0
     out = capsys.readouterr().out
-    assert "\nstore    postgresql://db.example/routewright\n" in out
+    assert "\nstore    postgresql://app@db.example/routewright\n" in out
     assert "CANARY" not in out
 
 
@@ -265,7 +265,7 @@ def test_redis_urls_are_checked_before_the_start(capsys: Capture, refused: Refus
     said = refused("--coordination", "redis://u:CANARY@host/x")
     assert said.startswith("--coordination: is not an address of Redis; write redis://")
     assert main(["serve", "--check", "--coordination", "redis://u:CANARY@host/1"]) == 0
-    assert capsys.readouterr().out.count("redis://host/1") == 1
+    assert capsys.readouterr().out.count("redis://u@host/1") == 1
 
 
 def test_policies_and_catalogue_are_checked_before_the_start(refused: Refused) -> None:
@@ -327,6 +327,15 @@ async def test_a_second_start_shows_no_keys() -> None:
     assert "first start" not in page
     assert "routewright keys create main" in page
     assert "can call no model yet" in page
+
+
+def test_the_page_of_a_database_has_a_command_to_paste_without_its_password(monkeypatch: Patch) -> None:
+    monkeypatch.setenv("ROUTEWRIGHT_SECRET", "0123456789abcdef" * 4)
+    page = started_page(planned(store=DATABASE), Setup({}), ())
+    assert "routewright keys create main --name NAME --store postgresql://app@db.example/routewright\n" in page
+    assert "The commands need the store's password: in PGPASSWORD, or in a file that PGPASSFILE names." in page
+    assert "CANARY" not in page
+    assert "PGPASSWORD" not in started_page(planned(), Setup({}), ())
 
 
 def test_a_worker_does_not_recreate_a_removed_store() -> None:

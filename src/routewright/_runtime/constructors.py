@@ -17,20 +17,18 @@ T = TypeVar("T")
 _UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'$")
 
 
-def explains(place: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """A decorator of constructors. ``place``: the hints for names of other libraries (``HINTS``)."""
+def explains(function: Callable[P, T]) -> Callable[P, T]:
+    """A decorator of constructors of the classes that ``HINTS`` names."""
 
-    def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        @wraps(function)
-        def explained(*args: P.args, **kwargs: P.kwargs) -> T:
-            try:
-                return function(*args, **kwargs)
-            except TypeError as error:
-                if name := _UNEXPECTED.search(str(error)):
-                    hint = HINTS[place].get(name[1]) or did_you_mean(name[1], signature(function).parameters)
-                    error.args = (f"{error}; {hint}".removesuffix("; "),)
-                raise
+    @wraps(function)
+    def explained(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            if name := _UNEXPECTED.search(str(error)):
+                hints = HINTS[function.__qualname__.partition(".")[0]]
+                hint = hints.get(name[1]) or did_you_mean(name[1], signature(function).parameters)
+                error.args = (f"{error}; {hint}".removesuffix("; "),)
+            raise
 
-        return explained
-
-    return decorate
+    return explained

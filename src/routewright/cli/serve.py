@@ -14,6 +14,7 @@ from typing import Literal
 
 from routewright.serve.plan import ACCOUNT, Address, CommandOptions, Plan, Setup
 from routewright.wire import Environment
+from routewright.wire.account import without_password
 
 from .command import ABSENT, OK, Declaration, arg, flag, group, refused, verb
 from .show import Screen
@@ -144,6 +145,8 @@ def _page(plan: Plan, setup: Setup, providers: Sequence[str]) -> Iterator[str]:
     elif not plan.in_memory:
         yield f"another key: routewright keys create {shlex.quote(setup.account)} --name NAME --store {store}"
         yield "             with --environment sandbox for a test key; 'routewright accounts ls' lists the accounts"
+    if without_password(plan.store) != plan.store:
+        yield "             The commands need the store's password: in PGPASSWORD, or in a file that PGPASSFILE names."
     yield ""
     if plan.environment == "sandbox":
         return

@@ -67,7 +67,9 @@ def without_passwords(text: str) -> str:
 
 def without_password(url: str) -> str:
     """A URL with its password removed, safe to show even if it is malformed."""
-    shown = re.sub(r"^((?>[\w+]*:?/*))[^@]*:.*@", r"\1", url, flags=re.DOTALL)
+    # of a sound URL the user stays, so that a command with it can be pasted
+    sound = re.sub(r"^((?>[\w+]+://)[\w.~%-]+):.*@", r"\1@", url, flags=re.DOTALL)
+    shown = re.sub(r"^((?>[\w+]*:?/*))[^@]*:.*@", r"\1", sound, flags=re.DOTALL)
     return re.sub(r"(?<=password=)[^&]*", HIDDEN, without_passwords(shown))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _TO_PROVIDER = "pass it to the provider: Router(providers=[OpenAIProvider('sk-...', base_url=...)])"
-_TOKENS = "prompt_tokens completion_tokens input_tokens output_tokens"
 _VENDORS = "top_k n logprobs top_logprobs logit_bias presence_penalty frequency_penalty prompt_cache_key"
 
 _NAMES: Mapping[str, Mapping[str, str]] = {  # by place, then by what they are here: a name of ours, or a sentence
@@ -15,7 +14,6 @@ _NAMES: Mapping[str, Mapping[str, str]] = {  # by place, then by what they are h
         "it is 'models' here, a list of ids": "model",
         "pass a list of messages": "role content",
         "messages": "prompt input",
-        "strategy": "routing_strategy",
         "fallback.maxRetries": "num_retries",
         "it is 'fallback' here: {\"models\": [...]}": "fallbacks context_window_fallbacks",
         'pass a message with the role "system"': "system instructions system_prompt",
@@ -28,7 +26,6 @@ _NAMES: Mapping[str, Mapping[str, str]] = {  # by place, then by what they are h
     "arguments": {  # of ``route`` and the like, before those of the request
         "it is the first argument here: route([...]) or route('...')": "messages prompt input user_prompt contents",
         "max_retries": "num_retries",
-        "timeout": "request_timeout",
         "it is 'output_type' here, an argument of route()": "result_type response_model text_format",
         "it is an argument of route(); elsewhere set params={'response_format': ...}": "output_type",
         _TO_PROVIDER: "api_key api_base base_url",
@@ -42,8 +39,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {  # by place, then by what they are h
         "pass it to run()": "idempotency_key metadata",
         "use max_steps and total_budget_usd": "usage_limits",
         "use total_budget_usd, the budget of the whole run": "budget",
-        "use per_step_timeout_ms": "timeout_ms",
-        "use per_step_timeout_ms, in milliseconds": "timeout",
+        "use per_step_timeout_ms, in milliseconds": "timeout_ms timeout",
         "the model chooses": "tool_choice",
         "call agent.stream(...)": "stream",
     },
@@ -52,17 +48,14 @@ _NAMES: Mapping[str, Mapping[str, str]] = {  # by place, then by what they are h
         _TO_PROVIDER: "api_key api_base base_url",
         "pass it to route(), or set it in a Policy": "routing_strategy strategy goal fallback fallbacks budget",
         "max_retries": "num_retries",
-        "timeout": "request_timeout",
         "pass coordination=RedisCoordination(url)": "redis_url redis_host",
         "pass cache=True to route()": "cache_responses caching",
     },
-    "Provider": {
+    "HttpProvider": {
         "base_url": "api_base azure_endpoint endpoint url",
         "api_key": "key token keys",
         "headers": "default_headers extra_headers",
         "transport": "http_client",
-        "verify": "ssl_verify",
-        "timeout": "request_timeout",
         "max_retries": "num_retries",
         "it is 'models' here: [Model(id=..., pricing_per_1m=Pricing(...))]": "model",
     },
@@ -80,7 +73,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {  # by place, then by what they are h
         "to_json()": "model_dump_json json",
     },
     "WindowUsage": {
-        "it is the request window here; tokens are in 'answer.routing.tokens'": f"total_tokens {_TOKENS}",
+        "it is the request window; use 'answer.routing.tokens'": "total_tokens prompt_tokens completion_tokens",
     },
 }
 HINTS = {

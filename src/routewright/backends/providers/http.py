@@ -90,7 +90,7 @@ class HttpOptions(TypedDict, total=False):
 class HttpProvider(BaseProvider, ABC):
     """Serves models over HTTP. One subclass for each protocol."""
 
-    @explains("Provider")
+    @explains
     def __init__(
         self,
         endpoint: Endpoint,
