@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from routewright import Caller, Console, MemoryStorage, ProviderFault, Router, RouterError, Settings, SqliteStorage
-from routewright.errors import StorageUnavailable
+from routewright.errors import NotFound, StorageUnavailable
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
 from routewright.wire import Delta, Finish, RateLimits, RouterStatus, UpstreamCall, Usage
@@ -64,7 +64,8 @@ def test_a_status_loads_nothing_and_shows_no_key(tmp_path: Path) -> None:
     assert (status.providers, status.circuits, status.faults, status.problems) == ([], [], [], [])
     assert not [*tmp_path.iterdir()]
     router.blocking.close()
-    assert router.status().storage.kind == "SqliteStorage"
+    router.count_refusal(NotFound("nothing is there"))
+    assert (router.status().storage.kind, router.status().refusals) == ("SqliteStorage", {"not_found": 1})
 
 
 @pytest.mark.parametrize(

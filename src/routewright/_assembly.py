@@ -156,6 +156,7 @@ class Parts:
         capture = None if settings.capture is None else settings.capture.started
         warmth = Warmth(self.storage, self.worker) if settings.warm_prefixes else None
         self._log = TraceLog(writer, self.worker, self.ids, capture, warmth)
+        self.count_refusal = self._log.count_refusal
         self._coordination = coordination or own.coordination
         self._cache = cache
         self._provider_list = providers
@@ -286,7 +287,7 @@ class Parts:
         webhooks = self._webhooks
         outages = {"storage": self._log.writer.outage}
         for fleet in fleets:
-            outages |= {CIRCUIT + name: outage for name, outage in fleet.outages.parts.items()}
+            outages |= {CIRCUIT + name: outage for name, outage in [*fleet.outages.parts.items()]}
         if self._discovery is not None:
             outages |= {f"models of {name}": outage for name, outage in self._discovery.outages.items()}
         if isinstance(limits, SharedLimits):

@@ -564,7 +564,7 @@ class Router:
 
     def count_refusal(self, error: RouterError) -> None:
         """Count a request that was refused before it was a call, for ``status``: for servers. An error counts once."""
-        self._parts.log.count_refusal(error)
+        self._parts.count_refusal(error)
 
     async def problem(self, *, within_s: float = 2.0) -> str | None:
         """Why it cannot serve, in one sentence: it is closed, it is not warm (``warm``) within ``within_s``, or its

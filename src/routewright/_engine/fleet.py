@@ -132,6 +132,7 @@ class Fleet:
     def renew(self) -> None:
         """After a fork: a publication that was running is over, and unshared observations are the parent's."""
         self._publishing = False
+        self.outages.rescues.clear()
         if isinstance(self.health, SharedHealth):
             self.health.forget()
 
@@ -247,6 +248,7 @@ class Fleet:
             rows = rows_of[name]
             with self._guard.lock:
                 is_refused = any(self.circuits.is_tripped(row, credential=True) for row in rows)
+            problem = self._problems.get(name)
             faults = (fault for row in rows if (fault := self.last_faults.get(self.pool.ids[row])) is not None)
             status = wire.ProviderStatus(
                 name=name,
@@ -255,7 +257,7 @@ class Fleet:
                 keys_refused=own.refused_keys or int(is_refused),
                 circuits_open=sum(row in closed for row in rows),
                 last_fault=max(faults, key=lambda fault: fault.at, default=None),
-                problem=self._problems[name].message if name in self._problems else None,
+                problem=None if problem is None else problem.message,
             )
             statuses.append(status)
         return statuses

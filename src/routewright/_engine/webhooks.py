@@ -153,7 +153,7 @@ class Dispatcher:
     @property
     def outages(self) -> dict[str, Outage]:
         """Those of the storage and of endpoints, by name."""
-        return {"webhooks": self._storage_outage} | {f"webhook endpoint {id}": o for id, o in self._outages.items()}
+        return {"webhooks": self._storage_outage} | {f"webhook endpoint {id}": o for id, o in [*self._outages.items()]}
 
     def wake(self) -> None:
         """Look for deliveries now. From any thread; nearly free while no endpoint is registered."""

@@ -216,21 +216,21 @@ class Metrics:
         counts |= {(f"hooks_{name}",): count for name, count in status.hooks.items()}
         counts |= {("refusals", code): count for code, count in status.refusals.items()}
         counts |= {("deliveries", state): count for state, count in status.deliveries.items()}
+        counts |= {labels: 0 for labels in self._counts if labels[0] in ("circuit_open", "key_refused")}
         for provider in status.providers:
             counts["key_refused", provider.name] = provider.keys_refused
         for failed, kinds in status.rescued.items():
             counts |= {("rescued", failed, kind): count for kind, count in kinds.items()}
-        counts |= {labels: 0 for labels in self._counts if labels[0] == "circuit_open"}
         counts |= {("circuit_open", self._model(circuit.model)): 1 for circuit in status.circuits}
         for labels, count in counts.items():
             word, *values = labels
             metric = self._metrics[word].labels(*values) if values else self._metrics[word]
             previous = self._counts.get(labels, 0)
-            self._counts[labels] = count
             if FIGURES[word].kind == "gauge":
                 metric.set(count)
             else:  # a Router counts anew after a fork
                 metric.inc(count - previous if count >= previous else count)
+        self._counts = counts
 
     def close(self) -> None:
         """Stop counting calls."""
