@@ -150,6 +150,28 @@ async def test_only_an_answer_that_its_cap_ended_shows_what_the_cap_costs() -> N
         assert extra == (output - 4_000) * PRICES[1]
 
 
+@pytest.mark.parametrize(
+    ("text", "usage", "before", "after"),
+    [
+        pytest.param("yes", Usage(9, 1_084), 64_000, 6_195, id="a host that thinks beside the cap"),
+        pytest.param("yes", Usage(9, 20_000), 64_000, 64_000, id="a long answer with far more thoughts"),
+        pytest.param("yes", None, 64_000, 64_000, id="an estimate is no bill"),
+        pytest.param("word " * 300, Usage(9, 1_084), 100_000, 100_000, id="a host that ignores the cap"),
+    ],
+)
+async def test_a_long_answer_ends_the_overestimate(text: str, usage: Usage | None, before: int, after: int) -> None:
+    """For a small cap a few hundred tokens are a large factor; and a longer answer is hardly ever cut."""
+    bank = await bank_of(Biller(), monthly_nanos=10**10)
+    usual = await reserved(bank, params={"max_output_tokens": 4_000})
+    answer: list[Line] = [Pause(1.0), Delta("words " * 700), *([usage] if usage else []), Finish("stop")]
+    script: list[list[Line]] = [[Delta(text), Usage(9, 400), Finish("stop")], answer, answer]
+    bank.use(bank.storage, providers=[ScriptedProvider(script, models=[ONE], clock=bank.clock)])
+    await bank.route(params={"max_output_tokens": 25})
+    for output in (before, after):
+        extra = await reserved(bank, params={"max_output_tokens": 4_000}) - usual
+        assert extra == (output - 4_000) * PRICES[1]
+
+
 async def test_a_text_longer_than_the_cap_shows_that_the_host_ignores_it() -> None:
     bank = await bank_of(Biller(), monthly_nanos=10**10)
     answer: list[Line] = [Delta("word " * 300), Usage(9, 300), Finish("stop")]

@@ -318,11 +318,14 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         # are known, and ``high`` is one token per byte: taken as the size, it would let a prompt of as many tokens seem
         # as cheap once it is counted. So such a prompt counts as 80 % of what a count would probably have been, by the
         # estimate and the margin of the model's vocabulary. An answer that ended by itself does not show what is billed
-        # for its cap; a text visibly longer than the cap shows that the host ignores it, and then only the model's own
-        # maximum bounds the next. What was ever added stays covered: a vendor may add tokens to calls with tools,
-        # and a call without them must not hide it (test_what_a_vendor_adds_to_some_calls_stays_covered). A change is
-        # published and ends compiled plans. So a bill counts if it contradicts the record, or lowers it by a sixteenth:
-        # test_no_call_admitted_after_an_overrun_exceeds_its_budget, test_a_large_call_ends_the_overestimate.
+        # for its cap, but a long one bounds what a cap of its length costs: else one call with a small cap, billed for
+        # its thoughts, would make all others costly for ever, as hardly any is cut. A text visibly longer than the cap
+        # shows that the host ignores it, and then only the model's own maximum bounds the next. What was ever added
+        # stays covered: a vendor may add tokens to calls with tools, and a call without them must not hide it
+        # (test_what_a_vendor_adds_to_some_calls_stays_covered). A change is published and ends compiled plans. So a
+        # bill counts if it contradicts the record, or lowers it by a sixteenth:
+        # test_no_call_admitted_after_an_overrun_exceeds_its_budget, test_a_large_call_ends_the_overestimate,
+        # test_a_long_answer_ends_the_overestimate.
         known = self.leg.overrun or wire.Overrun()
         reserved = known.billed(high, cap)
         self.excess = excess = usage.input - reserved[0], usage.output - reserved[1]
@@ -337,6 +340,11 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         elif excess[1] > 0 or (known.output and usage.output and self.finish_reason in ("length", "budget")):
             size = min(cap, usage.output)
             outputs = ((size, max(usage.output, size + known.added[1])),)
+        elif known.output and not self.usage_estimated and known.billed(0, 1)[1] < self.leg.max_output:
+            size = min(self.characters // CHARACTERS_PER_TOKEN, usage.output)
+            billed = max(usage.output, size + known.added[1])
+            if size > 0 and billed < known.billed(high, size)[1]:
+                outputs = ((size, billed),)
         bills = wire.Overrun(inputs, outputs)
         merged = known.merge(bills).billed(high, cap)
         if max(excess) > 0 or any(16 * new <= 15 * old for new, old in zip(merged, reserved, strict=True)):
