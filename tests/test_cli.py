@@ -217,7 +217,8 @@ def test_options_make_the_request() -> None:
 
 def test_an_unknown_model_is_named_by_its_option(capsys: Capture) -> None:
     assert main(["decide", "--sandbox", "--model", "openai/gpt-4.1,gpt-41", "hi"]) == 2
-    assert "routewright: --model: unknown model 'gpt-41'; did you mean 'openai/gpt-4.1'?" in capsys.readouterr().err
+    hint = "did you mean 'openai/gpt-4.1'? add a new one in the file of --catalogue"
+    assert f"routewright: --model: unknown model 'gpt-41'; {hint}" in capsys.readouterr().err
 
 
 def test_ignored_params_are_listed_on_stderr(tmp_path: Path, capsys: Capture) -> None:

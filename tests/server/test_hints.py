@@ -351,6 +351,12 @@ def test_models_that_were_not_named_are_not_counted_as_rejected(router: Router) 
     assert "160" not in decision.reason
 
 
+async def test_over_http_an_unknown_model_is_a_matter_of_the_operator(app: App) -> None:
+    told = await ask(app, "/v1/route", "POST", body={"messages": [HI], "models": ["mine/none"]})
+    (problem,) = told.json["error"]["detail"]["problems"]
+    assert problem["hint"] == "GET /v1/models lists the known ids; the server's operator adds new ones"
+
+
 def test_random_words_get_no_suggestion(router: Router) -> None:
     fields = [name for names in known_places().fields.values() for name in names]
     for known in ([*router.model_names()], fields, *CHOICES.values()):

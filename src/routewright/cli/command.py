@@ -108,6 +108,7 @@ _WORDS = {
     "total_budget_usd": "--max-cost",
     "pass it to Router(policies=...)": "give its file as --policies",
     "Router.models()": "'routewright models --all'",
+    "by models=[Model(id=...)] of its provider, or in a catalogue file": "in the file of --catalogue",
     "pass Router(providers=[...]), or use Router.sandbox()": "or add --sandbox",
 }
 """Names in the library's messages about requests, and their options."""

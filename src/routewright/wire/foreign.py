@@ -55,7 +55,6 @@ _NAMES: Mapping[str, Mapping[str, str]] = {  # by place, then by what they are h
         "base_url": "api_base azure_endpoint endpoint url",
         "api_key": "key token keys",
         "headers": "default_headers extra_headers",
-        "transport": "http_client",
         "max_retries": "num_retries",
         "it is 'models' here: [Model(id=..., pricing_per_1m=Pricing(...))]": "model",
     },
