@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
 from routewright.trace import ReportEnvironment, TraceStore
 from routewright.wire import Bucket, JsonObject, UsageReport, UsageRow
 
-from .command import arg, verb
+from .command import arg
 from .show import Block, Line, Screen, StyleOf, fields, listing, pick, tokens
-from .store import IN_STORE, existing_store
+from .store import store_verb
 
 _SHOWN = 20
 """The most groups or models in a table."""
@@ -23,19 +23,16 @@ _COLUMNS = "requests errors tokens_in tokens_out cost_usd"
 _LABELS: dict[Bucket, int] = {"hour": len("2026-11-22 12:00"), "month": len("2026-11")}
 """The length of a bucket's label, if it is not a day."""
 _AGES = {60.0: "1 min", 300.0: "5 min", 900.0: "15 min", 3600.0: "1 h", 21600.0: "6 h", 86400.0: "1 day", None: "older"}
-R = TypeVar("R")
 _MORE = "Days are UTC, both ends included (default: the last seven)."
 _REPORT = (
     arg("--start-date YYYY-MM-DD", "first day"), arg("--end-date YYYY-MM-DD", "last day"),
     arg("--account NAME", "account (default: default)"),
-    arg("--environment", "calls to report", ReportEnvironment, "production"), *IN_STORE,
+    arg("--environment", "calls to report", ReportEnvironment, "production"),
 )  # fmt: skip
 
 
-async def _read(args: Namespace, report: Callable[..., Awaitable[R]], **more: str) -> R:
-    names = "start_date end_date environment" + ("" if args.account is None else " account")
-    async with TraceStore(existing_store(args)) as store:
-        return await report(store, **pick(args, names), **more)
+def _options(args: Namespace) -> JsonObject:
+    return pick(args, "start_date end_date environment" + ("" if args.account is None else " account"))
 
 
 def _show(screen: Screen, name: str, report: Any, empty_note: str, blocks: Iterable[Block]) -> None:
@@ -45,16 +42,17 @@ def _show(screen: Screen, name: str, report: Any, empty_note: str, blocks: Itera
     screen.report(report, title, Line(), *([note] if empty_note else blocks))
 
 
-@verb(
+@store_verb(
+    TraceStore,
     "analytics usage",
     arg("--group-by WHAT", "model, tenant, workflow, metadata.KEY, or account: all accounts", default="model"),
     arg("--bucket", "length of each time span", Bucket, "day"),
     *_REPORT,
     more=_MORE,
 )
-async def _usage(args: Namespace, screen: Screen) -> None:
+async def _usage(args: Namespace, screen: Screen, store: TraceStore) -> None:
     """Report requests, errors, money and tokens, by time and group."""
-    report = await _read(args, TraceStore.usage, group_by=args.group_by, bucket=args.bucket)
+    report = await store.usage(**_options(args), group_by=args.group_by, bucket=args.bucket)
     _show(screen, "Usage", report, "" if report.totals.requests else "no requests in that time", usage_page(report))
 
 
@@ -81,19 +79,19 @@ def _sum_rows(rows: Iterable[UsageRow], name: str, key: Callable[[UsageRow], str
     return [*totals.values()]
 
 
-@verb("analytics cache", *_REPORT, more=_MORE)
-async def _cache(args: Namespace, screen: Screen) -> None:
+@store_verb(TraceStore, "analytics cache", *_REPORT, more=_MORE)
+async def _cache(args: Namespace, screen: Screen, store: TraceStore) -> None:
     """Report what the response cache saved, and how old its hits were."""
-    report = await _read(args, TraceStore.cache_report)
+    report = await store.cache_report(**_options(args))
     ages = [{"entries_up_to": _AGES[group.up_to_s], "hits": group.hits} for group in report.ttl_distribution]
     page = (fields(pick(report, "hits misses hit_rate saved_usd")), Line(), listing(ages, "entries_up_to hits"))
     _show(screen, "Cache", report, "no look-ups in that time" if report.hit_rate is None else "", page)
 
 
-@verb("analytics fallback", *_REPORT, more=_MORE)
-async def _fallback(args: Namespace, screen: Screen) -> None:
+@store_verb(TraceStore, "analytics fallback", *_REPORT, more=_MORE)
+async def _fallback(args: Namespace, screen: Screen, store: TraceStore) -> None:
     """Report how often a fallback served, why, and which models fail."""
-    report = await _read(args, TraceStore.fallback_report)
+    report = await store.fallback_report(**_options(args))
     causes = [{"because_of": reason, "requests": count} for reason, count in report.reasons.items()]
     page: list[Block] = [fields(pick(report, "triggered rate")), Line(), listing(causes, "because_of requests"), Line()]
     if report.passed_by:
@@ -107,10 +105,10 @@ async def _fallback(args: Namespace, screen: Screen) -> None:
     _show(screen, "Fallback", report, "no calls in that time" if report.rate is None else "", page)
 
 
-@verb("analytics latency", *_REPORT, more=_MORE)
-async def _latency(args: Namespace, screen: Screen) -> None:
+@store_verb(TraceStore, "analytics latency", *_REPORT, more=_MORE)
+async def _latency(args: Namespace, screen: Screen, store: TraceStore) -> None:
     """Report how long requests took, by model and strategy."""
-    report = await _read(args, TraceStore.latency_report)
+    report = await store.latency_report(**_options(args))
     page = _first_rows(report.data, "model strategy count p50_ms p95_ms p99_ms")
     _show(screen, "Latency", report, "" if report.data else "no completed requests in that time", page)
 

@@ -245,22 +245,21 @@ def _upgrade(args: Namespace, screen: Screen) -> None:
     """Upgrade the store to the version that this routewright needs.
 
     A copy of an old file is left beside it: stop everything that uses it first. A database may be in use."""
+    store: Address | Path
     url = _store_url(args)
+    copy = None
     if is_postgres(url):
-        address = _database("--store", url)
+        store = _database("--store", url)
         from routewright.backends.storage.postgres.schema import upgrade as upgrade_database  # needs an extra
 
-        changed = upgrade_database(address)
-        outcome = "is upgraded" if changed else "is up to date"
-        screen.report({"store": str(address), "upgraded": changed, "backup": None}, note=f"{address} {outcome}")
-        return
-    path = _file(args)
-    copy = upgrade(path)
-    note = f"{path} is up to date"
-    if copy is not None:
-        note = f"{path} is upgraded; the old file is {copy}"
-    record = {"store": str(path), "upgraded": copy is not None, "backup": None if copy is None else str(copy)}
-    screen.report(record, note=note)
+        changed = upgrade_database(store)
+    else:
+        store = _file(args)
+        copy = upgrade(store)
+        changed = copy is not None
+    outcome = "is upgraded" if changed else "is up to date"
+    record = {"store": str(store), "upgraded": changed, "backup": copy and str(copy)}
+    screen.report(record, note=f"{store} {outcome}" if copy is None else f"{store} {outcome}; the old file is {copy}")
 
 
 def _days(option: str, initially: int) -> Declaration:
