@@ -243,11 +243,6 @@ async def test_the_references_of_an_error_show_no_answer() -> None:
     assert "canary" not in "".join(shown)
 
 
-async def test_a_copy_of_a_call_has_its_rare_fields() -> None:
-    call = await call_of(House([ANSWER]), metadata={"team": "search"})
-    assert copy.copy(call).metadata == {"team": "search"}
-
-
 async def test_the_largest_budget_is_stored_with_the_whole_trace() -> None:
     call = await call_of(House([ANSWER]), budget={"maxCostUsd": 1e9})
     (body, _, _), trace = rows_of_draft("acme", call).body, call.wordless

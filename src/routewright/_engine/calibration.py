@@ -30,7 +30,6 @@ MOST_SPACES = 1_000
 """Calibrations in memory."""
 NEWS_EVERY_S = 60.0
 """Interval for exchanging observations with other processes."""
-"""Least interval between two logged failures of one part."""
 
 Judgement: TypeAlias = bool | Awaitable[bool | None] | None
 Texts: TypeAlias = tuple[str, str, str]
@@ -118,10 +117,9 @@ class Calibrations:
         observation = Observation(nearest.features, verdict is True, 1 / max(1 - nearest.serve, 1e-9))
         if not isinstance(verdict, Awaitable):
             self.learn(space, observation)
-        elif nearest.serve > 0:
-            self._worker.start_if_open(partial(self._compare_aside, verdict, rest, texts, space, observation))
-        elif self._rng.random() < JUDGED_SHARE:
-            observation = replace(observation, weight=observation.weight / JUDGED_SHARE)
+        elif nearest.serve > 0 or self._rng.random() < JUDGED_SHARE:
+            if nearest.serve == 0:
+                observation = replace(observation, weight=observation.weight / JUDGED_SHARE)
             self._worker.start_if_open(partial(self._compare_aside, verdict, rest, texts, space, observation))
         elif isinstance(verdict, Coroutine):
             verdict.close()

@@ -4,7 +4,8 @@ its conversation. Only a checkpoint that must exist before the next step raises;
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 
 from msgspec import Struct, json
 from msgspec.structs import replace
@@ -51,17 +52,13 @@ class Checkpoints:
 
     async def try_keep(self, state: wire.Checkpoint) -> None:
         """Store the state, if possible."""
-        try:
+        with _if_possible(state.trace_id):
             await self.keep(state)
-        except RouterError as error:
-            self._warn(state.trace_id, error)
 
     async def forget(self, trace_id: str) -> None:
         """Remove the checkpoint, if possible."""
-        try:
+        with _if_possible(trace_id):
             await self._put(trace_id, None, 0.0)
-        except RouterError as error:
-            self._warn(trace_id, error)
 
     async def reload(self, resumed: Resumption) -> wire.Checkpoint:
         """The state of a run to resume, read after its key was taken. Raises ``NotFound``."""
@@ -102,11 +99,9 @@ class Checkpoints:
         if name is None:
             return
         turn = [wire.Message("user", self._request.task), wire.Message("assistant", output)]
-        try:
+        with _if_possible(trace_id):
             turns = [*await self.conversation(), *turn][-MOST_TURNS:]
             await self._put(name, json.encode(turns), self._log.clock.time() + CONVERSATION_S)
-        except RouterError as error:
-            self._warn(trace_id, error)
 
     @property
     def _conversation_name(self) -> str | None:
@@ -121,7 +116,12 @@ class Checkpoints:
         write = wire.PutAgentState(id, self._caller.environment, body, until, claim)
         await self._storage.apply(self._caller.account, [write])
 
-    def _warn(self, trace_id: str, error: RouterError) -> None:
+
+@contextmanager
+def _if_possible(trace_id: str) -> Iterator[None]:
+    try:
+        yield
+    except RouterError as error:
         _log.warning("run %s: cannot store its state: %s", trace_id, error)
 
 

@@ -85,11 +85,10 @@ class Authenticator:
         key = standing.key
         if standing.account is None or key is None or not is_live(key) or key.environment != sent_key.environment:
             raise unknown_key_error()
-        if not any(
-            same(key.digest.encode(), digest.encode()) for digest in digests
-        ):  # a storage's match is not trusted
+        is_same = [same(key.digest.encode(), digest.encode()) for digest in digests]
+        if not any(is_same):  # a storage's match is not trusted
             raise unknown_key_error()
-        if not same(key.digest.encode(), digests[0].encode()):
+        if not is_same[0]:
             # store the key's digest by the present secret, so that it survives the next rotation
             write = PutKey(replace(key, digest=digests[0]), expect=key, durability="buffered")
             try:

@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
 import lzma
 import re
 from collections.abc import Iterator
 from importlib.resources import files
-from typing import NamedTuple
 
 import tiktoken
 
 from routewright._runtime.fork import Guard
 from routewright._runtime.loop import check_wanted
-from routewright.errors import InternalError
 
-
-class _Vocabulary(NamedTuple):
-    sha256: str
-    """Hash of the packed file."""
-    pattern: str
-    """Pattern that splits a text before pairs are merged, as in tiktoken, which would download it."""
-
-
-_VOCABULARIES = {
-    "o200k_base": _Vocabulary(
-        "74c6f5af06dd76707df670b80098f8be24afcd25ffae041f3df869abdcf63f65",
+_PATTERNS = {
+    "o200k_base": (
         r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
         r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
         r"|\p{N}{1,3}"
         r"| ?[^\s\p{L}\p{N}]+[\r\n/]*"
         r"|\s*[\r\n]+"
         r"|\s+(?!\S)"
-        r"|\s+",
+        r"|\s+"
     ),
-    "cl100k_base": _Vocabulary(
-        "3208ff089538356f91190e4abe4f6b1126b65045c189e60d7c5475580d6fc3b9",
+    "cl100k_base": (
         r"'(?i:[sdmt]|ll|ve|re)"
         r"|[^\r\n\p{L}\p{N}]?+\p{L}++"
         r"|\p{N}{1,3}+"
@@ -43,9 +30,10 @@ _VOCABULARIES = {
         r"|\s++$"
         r"|\s*[\r\n]"
         r"|\s+(?!\S)"
-        r"|\s",
+        r"|\s"
     ),
 }
+"""Patterns that split a text before pairs are merged, as in tiktoken, which would download them."""
 
 # Both patterns look ahead after spaces, and tiktoken panics at 999,999 or more of them in one line. Such a run is cut
 # at a multiple of the longest token of spaces, so that the parts have as many tokens as the whole.
@@ -104,20 +92,17 @@ def _encoder(encoding: str) -> tiktoken.Encoding:
 
 
 def _build(encoding: str) -> tiktoken.Encoding:
-    if (vocabulary := _VOCABULARIES.get(encoding)) is None:
-        raise ValueError(f"no token table named {encoding!r}; there are {', '.join(sorted(_VOCABULARIES))}")
+    if (pattern := _PATTERNS.get(encoding)) is None:
+        raise ValueError(f"no token table named {encoding!r}; there are {', '.join(sorted(_PATTERNS))}")
     packed = (files("routewright") / "data" / "encodings" / f"{encoding}.ranks.xz").read_bytes()
-    digest = hashlib.sha256(packed).hexdigest()
-    if digest != vocabulary.sha256:
-        raise InternalError(f"the token table {encoding} is damaged (SHA-256 {digest}); install routewright again")
-    table = lzma.decompress(packed)
+    table = lzma.decompress(packed)  # which compares its checksum
     ranks: dict[bytes, int] = {}
     start = 0
     while start < len(table):  # tokens in order, each after a byte with its length
         end = start + 1 + table[start]
         ranks[table[start + 1 : end]] = len(ranks)
         start = end
-    return tiktoken.Encoding(encoding, pat_str=vocabulary.pattern, mergeable_ranks=ranks, special_tokens={})
+    return tiktoken.Encoding(encoding, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
 
 
 def _cut_runs(text: str) -> Iterator[str]:

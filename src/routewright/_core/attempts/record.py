@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from msgspec import Struct, json
 from msgspec.structs import astuple, replace
@@ -37,12 +37,6 @@ class Rare:
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle ``__dict__`` as well."""
         return (*super().__reduce__(), self.__dict__)
-
-    def __copy__(self) -> Self:
-        """Copy ``__dict__`` as well."""
-        copied: Self = super().__copy__()  # type: ignore[misc]  # the stubs of msgspec leave it out
-        copied.__dict__.update(self.__dict__)
-        return copied
 
 
 class CheckedAnswer(Protocol):

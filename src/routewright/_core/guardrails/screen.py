@@ -260,10 +260,8 @@ def check_verdict(verdict: object, guardrail: str) -> Verdict:
             return verdict
         case Redact() | Block():  # structs do not check their fields
             description = f"a {type(verdict).__name__} whose fields are not what they should be"
-        case str():
-            description = "a text"  # not quoted, because it may be the checked text
-        case _:
-            description = shown(verdict)
+        case _:  # a text is not quoted, because it may be the checked one
+            description = "a text" if isinstance(verdict, str) else shown(verdict)
     hint = "return Allow(), Redact((Redaction(start, end, rule),)) or Block(rule)"
     raise InternalError(
         f"check() of the guardrail {quoted(guardrail)} returned {description}, which is no verdict; {hint}"
