@@ -275,9 +275,9 @@ class Parts:
         limits = self._log.writer.accounts
         shared = self._coordination
         if isinstance(limits, SharedLimits) and isinstance(shared, protocols.CountingCoordination):
-            return wire.LimitsStatus(place="coordination", share=f"1/{shared.processes}" if limits.is_away else None)
+            return wire.LimitsStatus("coordination", f"1/{shared.processes}" if limits.is_away else None)
         own = "process" if isinstance(self.storage, MemoryStorage) else "storage"
-        return wire.LimitsStatus(place="none" if limits is None else own, share=None)
+        return wire.LimitsStatus("none" if limits is None else own, None)
 
     def status(self) -> wire.RouterStatus:
         """The state of all parts that are in use."""

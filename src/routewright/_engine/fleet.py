@@ -229,9 +229,9 @@ class Fleet:
             fault = self.last_faults.get(model.id)
             with self._guard.lock:
                 probe_in_s = round(max(0.0, self.circuits.due(row) - now), 1)
-            kind = None if fault is None else fault.kind
-            status = wire.CircuitStatus(model=model.id, provider=model.provider, fault=kind, probe_in_s=probe_in_s)
-            statuses.append(status)
+            statuses.append(
+                wire.CircuitStatus(model.id, model.provider, None if fault is None else fault.kind, probe_in_s)
+            )
         return statuses
 
     def provider_status(self) -> list[wire.ProviderStatus]:
@@ -250,16 +250,17 @@ class Fleet:
                 is_refused = any(self.circuits.is_tripped(row, credential=True) for row in rows)
             problem = self._problems.get(name)
             faults = (fault for row in rows if (fault := self.last_faults.get(self.pool.ids[row])) is not None)
-            status = wire.ProviderStatus(
-                name=name,
-                models=len(rows),
-                keys=own.keys,
-                keys_refused=own.refused_keys or int(is_refused),
-                circuits_open=sum(row in closed for row in rows),
-                last_fault=max(faults, key=lambda fault: fault.at, default=None),
-                problem=None if problem is None else problem.message,
+            statuses.append(
+                wire.ProviderStatus(
+                    name=name,
+                    models=len(rows),
+                    keys=own.keys,
+                    keys_refused=own.refused_keys or int(is_refused),
+                    circuits_open=sum(row in closed for row in rows),
+                    last_fault=max(faults, key=lambda fault: fault.at, default=None),
+                    problem=None if problem is None else problem.message,
+                )
             )
-            statuses.append(status)
         return statuses
 
     def require_providers(self, caller: wire.Caller) -> None:

@@ -33,7 +33,7 @@ class ProviderStatus(Struct, frozen=True, kw_only=True):
     """Why its server's models are not known."""
 
 
-class CircuitStatus(Struct, frozen=True, kw_only=True):
+class CircuitStatus(Struct, frozen=True):
     """An open circuit: a model that is not called for a while."""
 
     model: str
@@ -44,7 +44,7 @@ class CircuitStatus(Struct, frozen=True, kw_only=True):
     """Seconds until a call may try the model."""
 
 
-class LimitsStatus(Struct, frozen=True, kw_only=True):
+class LimitsStatus(Struct, frozen=True):
     """Where rate limits are counted."""
 
     place: str
@@ -53,7 +53,7 @@ class LimitsStatus(Struct, frozen=True, kw_only=True):
     """The share of every limit that this process uses while the coordination is away, such as ``1/4``."""
 
 
-class StorageStatus(Struct, frozen=True, kw_only=True):
+class StorageStatus(Struct, frozen=True):
     """The storage."""
 
     kind: str
