@@ -10,7 +10,7 @@ from ._core.guardrails.custom import check_custom, custom_pattern
 from ._core.guardrails.detectors import PATTERNS
 from ._core.guardrails.screen import STAGES, RuleGuardrail
 from ._core.guardrails.texts import Phrases
-from ._core.request.rules import MAX_PROBLEMS, check_choice, check_phrases, check_text
+from ._core.request.rules import check_choice, check_phrases, check_text, refuse
 from .errors import Problem, ValidationFailed
 from .protocols import Guardrail
 from .wire import GuardrailAction, PatternKind, Stage
@@ -45,7 +45,7 @@ class PatternGuardrail(RuleGuardrail):
             check_choice("kinds", kinds, all_kinds, problems)
         if custom is not None:
             check_custom("custom", custom, problems)
-        _refuse(problems)
+        refuse(problems)
         built_in = [PATTERNS[kind] for kind in kinds or (() if custom else all_kinds)]
         super().__init__(name, [*built_in, *starmap(custom_pattern, (custom or {}).items())], action, stages)
 
@@ -71,7 +71,7 @@ class DenyList(RuleGuardrail):
         phrase_list = [*phrases]
         problems = _problems(name, action, stages)
         check_phrases("phrases", phrase_list, problems)
-        _refuse(problems)
+        refuse(problems)
         super().__init__(name, [Phrases(phrase_list, name)], action, stages)
 
 
@@ -91,7 +91,7 @@ def validate_guardrails(guardrails: object) -> tuple[Guardrail, ...]:
             problem = f"must be a whole number of at least 1, or None, got {shown(holds)}"
             hint = "pass the length of the longest finding, or None if only a whole answer can be judged"
             problems.append(Problem(f"{path}.holds", problem, hint))
-        _refuse(problems)
+        refuse(problems)
     return tuple(guardrails)
 
 
@@ -114,8 +114,3 @@ def _named_problems(name_path: str, name: object, stages_path: str, stages: obje
     else:
         check_choice(stages_path, [*stages], get_args(Stage), problems)
     return problems
-
-
-def _refuse(problems: Problems) -> None:
-    if problems:
-        raise ValidationFailed.of(*problems[:MAX_PROBLEMS])

@@ -14,7 +14,7 @@ from routewright.wire.problems import Problems, problem_of, shown
 from routewright.wire.timestamps import moment
 
 from .analytics.rollup import MOST_MS, MOST_TOKENS, MOST_USD
-from .request.rules import MAX_PROBLEMS, check_metadata
+from .request.rules import check_metadata, refuse
 
 
 class HealthChange(Struct, frozen=True, omit_defaults=True):
@@ -56,8 +56,7 @@ def check_trace(trace: object) -> Trace:
         plain = msgspec.to_builtins(trace)
         same = msgspec.convert(plain, Trace)
         _check_numbers("trace", {name: held for name, held in plain.items() if name != "metadata"}, "", problems)
-        if problems:
-            raise ValidationFailed.of(*problems[:MAX_PROBLEMS])
+        refuse(problems)
         _check_flaw("trace", find_flaw(plain, MAX_DEPTH + 1))
         read = msgspec.json.decode(msgspec.json.encode(plain), type=Trace)
     except msgspec.ValidationError as error:
@@ -70,8 +69,7 @@ def check_trace(trace: object) -> Trace:
         problem = f"must be 1 to {MAX_ID_CHARS} printable characters, got {shown(same.id)}"
         problems.append(Problem("trace.id", problem, "keep the id from the Router"))
     check_metadata(same.metadata, problems)
-    if problems:
-        raise ValidationFailed.of(*problems)
+    refuse(problems)
     return replace(same, created_at=moment("trace.created_at", same.created_at))
 
 

@@ -16,11 +16,11 @@ from msgspec import DecodeError, Raw
 from msgspec.json import Decoder, encode
 from msgspec.structs import replace
 
-from routewright.errors import Problem, ValidationFailed
+from routewright.errors import Problem
 from routewright.wire import JsonObject, Message, Params, RouteRequest, TokenBounds
 from routewright.wire.json_scan import beneath, is_json
 
-from .request.rules import FUNCTION_NAME
+from .request.rules import FUNCTION_NAME, refuse
 from .tokens.estimate import bounds_of
 
 VALUE = "value"  # property that wraps a value other than a JSON object
@@ -152,8 +152,7 @@ def with_output(request: RouteRequest, form: Form) -> RouteRequest:
         problems.append(Problem("output_type", "cannot be combined with params.response_format", hint))
     if request.tool_choice not in (None, "auto", "none"):
         problems.append(Problem("output_type", _FORCED, "use tool_choice 'auto', or leave output_type out"))
-    if problems:
-        raise ValidationFailed.of(*problems)
+    refuse(problems)
     return replace(request, params=replace(params, response_format=form.response_format))
 
 

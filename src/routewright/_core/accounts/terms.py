@@ -13,7 +13,7 @@ from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
 from routewright._core.money import budget_nanos
-from routewright._core.request.rules import USD, Range
+from routewright._core.request.rules import USD, Range, refuse
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Account, Environment, Key, PlanName, RateLimits, Severity
 from routewright.wire.account import holds_key
@@ -115,8 +115,7 @@ def _terms(settings: Mapping[str, object], fields: Mapping[str, Read]) -> dict[s
             terms[_STORED.get(path, path)] = fields[path](value)
         except _Invalid as error:
             problems.append(Problem(path, *error.args))
-    if problems:
-        raise ValidationFailed.of(*problems)
+    refuse(problems)
     return terms
 
 

@@ -224,13 +224,18 @@ def check_text(path: str, text: str, problems: Problems) -> None:
         problems.append(Problem(path, f"must be {A_NAME}, got {quoted(text)}", "use a short name on one line"))
 
 
+def refuse(problems: Problems) -> None:
+    """Raise ``ValidationFailed`` with the first problems, if there are any."""
+    if problems:
+        raise ValidationFailed.of(*problems[:MAX_PROBLEMS])
+
+
 def check_names(names: Mapping[str, str]) -> None:
     """Check names by their paths. Raises ``ValidationFailed``."""
     problems: Problems = []
     for path, name in names.items():
         check_text(path, name, problems)
-    if problems:
-        raise ValidationFailed.of(*problems[:MAX_PROBLEMS])
+    refuse(problems)
 
 
 def is_date(text: str) -> bool:
