@@ -30,7 +30,7 @@ from routewright import (
     Tool,
     ValidationFailed,
 )
-from routewright.errors import UpstreamFailed
+from routewright.errors import StorageFull, StorageUnavailable, UpstreamFailed
 from routewright.testing import ScriptedProvider, assert_trace
 from routewright.tools import FunctionTool
 from routewright.wire import (
@@ -82,6 +82,22 @@ def test_the_body_of_an_error_is_what_http_answers_and_names_no_upstream() -> No
         }
     }
     assert error_envelope(error).to_dict() == error.body
+
+
+@pytest.mark.parametrize("kind", [StorageUnavailable, StorageFull])
+def test_the_body_of_an_error_names_no_storage(kind: type[StorageUnavailable]) -> None:
+    error = kind("host=10.0.0.7 port=5432: cannot connect; check the server", request_id="req_1")
+    for same in (error, copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert "10.0.0.7" not in json.dumps(same.body)
+        assert same.body == {
+            "error": {
+                "code": "storage_unavailable",
+                "message": "the storage is not available; ask the operator to check it",
+                "type": "internal_error",
+                "request_id": "req_1",
+                "detail": {},
+            }
+        }
 
 
 def test_an_error_keeps_its_facts_when_it_is_copied() -> None:

@@ -82,6 +82,9 @@ class RouterError(Exception):
     is_counted = False
     """True: the Router has counted it among its refusals."""
 
+    outside: tuple[str, dict[str, Any]] | None = None
+    """``message`` and ``detail`` without addresses of upstreams, for outsiders; None if they contain none."""
+
     def __init_subclass__(cls, **facts: str | int) -> None:
         """``class MyError(RouterError, code="mine", status=400)``; missing values are inherited."""
         super().__init_subclass__()
@@ -106,8 +109,6 @@ class RouterError(Exception):
         """HTTP headers: ``X-RateLimit-...`` of a counted call, ``Retry-After``."""
         self.cost_nanos = 0
         """The cost of the call's attempts before it failed, in nano-dollars."""
-        self.outside: tuple[str, dict[str, Any]] | None = None
-        """``message`` and ``detail`` without addresses of upstreams, for outsiders; None if they contain none."""
 
     @property
     def status_code(self) -> int:
@@ -283,7 +284,9 @@ class InternalError(RouterError, retryable=True):
 
 
 class StorageUnavailable(InternalError, code="storage_unavailable"):
-    """The storage could not be reached or refused the write."""
+    """The storage could not be reached or refused the write. ``body`` does not name it."""
+
+    outside = "the storage is not available; ask the operator to check it", {}
 
 
 class StorageFull(StorageUnavailable):

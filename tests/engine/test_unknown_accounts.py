@@ -146,8 +146,9 @@ async def test_every_kind_of_call_is_refused(clock: FakeClock) -> None:
         "count": lambda: router.prepare("hi", caller=TYPO).count_tokens(),
     }
     for call in calls.values():
-        with pytest.raises(PermissionDenied, match="'acmee' is unknown"):
+        with pytest.raises(PermissionDenied, match="'acmee' is unknown") as refused:
             await call()
+        assert refused.value.body["error"]["message"] == HIDDEN, "it names no other account to a client"
 
 
 async def test_a_caller_served_before_is_served_while_the_storage_is_away(clock: FakeClock) -> None:

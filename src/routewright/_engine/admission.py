@@ -156,11 +156,13 @@ class Admissions:
         if self._known or self._refuses:
             admission.is_unadmitted = True
             self._open.pop((caller.account, caller.key_id), None)
-            if admission.is_remote or caller.key_id is not None or caller.scopes is not None:  # not the owner
-                hint = "ask the operator to add it"
-            else:
-                hint = f"{did_you_mean(caller.account, self._known)} {_HINT}".lstrip()
-            raise self._named(PermissionDenied(f"the account {shown(caller.account)} is unknown; {hint}"))
+            text = f"the account {shown(caller.account)} is unknown;"
+            public = f"{text} ask the operator to add it"
+            is_owner = not admission.is_remote and caller.key_id is None and caller.scopes is None
+            hint = " ".join(filter(None, (text, did_you_mean(caller.account, self._known), _HINT)))
+            error = PermissionDenied(hint if is_owner else public)
+            error.outside = public, {}
+            raise self._named(error)
         if self._served_until == -inf:
             _log.warning("the account %s is unknown, so nothing limits its calls; %s", shown(caller.account), _HINT)
         self._served_until = self.clock.monotonic() + KNOWN_S

@@ -51,6 +51,7 @@ def to_client_error(error: Exception, request_id: str) -> errors.RouterError:
         message = f"the server's storage is not available; the operator finds the cause in the log by {request_id}"
         public = errors.StorageUnavailable(message, trace_id=error.trace_id)
         public.headers = error.headers
+        public.outside = message, {}
         error = public
     if error.outside is not None:
         message, detail = error.outside
