@@ -32,7 +32,6 @@ ROUTE_ARGUMENTS = (
     "timeout",
     "max_retries",
 )
-_KNOWN_ARGUMENTS = (*ROUTE_ARGUMENTS, "output_type", "caller")
 _TURN = frozenset(wire.Message.__struct_fields__)
 _NOTHING: tuple[object, ...] = None, "", [], {}
 _LANGCHAIN = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}
@@ -273,7 +272,7 @@ def _overridden(value: object, overrides: Mapping[str, object]) -> wire.RouteReq
         if name == "stream":
             raise ValidationFailed.of(STREAMED._replace(problem="is not an argument"))
         if name not in ROUTE_ARGUMENTS:
-            hint = HINTS["arguments"].get(name) or hint_for(name, "", _KNOWN_ARGUMENTS)
+            hint = HINTS["arguments"].get(name) or hint_for(name, "", (*ROUTE_ARGUMENTS, "output_type", "caller"))
             raise ValidationFailed.at(joined("", name), "is not an argument", hint)
     request = _request_of(value)
     if not overrides:
