@@ -223,7 +223,7 @@ def test_the_cache_is_in_memory_by_default() -> None:
 @pytest.mark.usefixtures("_here")
 def test_a_cache_in_redis_is_shown_without_its_password() -> None:
     found = prepare(CommandOptions(None, {"cache": "redis://u:s3cret@host:1/2"}, FLAGS), {})
-    assert found.facts["cache"] == "redis://host:1/2"
+    assert found.facts["cache"] == "redis://u@host:1/2"
     assert found.plan.cache == "redis://u:s3cret@host:1/2"
 
 
