@@ -351,7 +351,7 @@ def test_encrypted_reasoning_is_joined_and_complete_before_its_call() -> None:
         "openrouter", openai.delta(reasoning_details=[DETAILS[0]]), openai.delta("So."),
         openai.delta(tool_calls=[CALL], reasoning_details=[DETAILS[3], late]), openai.delta(finish="tool_calls"),
     )  # fmt: skip
-    (_, first, _, second, asked, _) = chunks
+    (_, first, _, second, asked, _, _) = chunks
     assert isinstance(first, Thought)
     assert isinstance(second, Thought)
     assert second.item is not None

@@ -96,7 +96,7 @@ async def test_a_prompt_that_no_model_takes_is_refused_before_guardrails_and_cap
 
 
 async def test_the_decision_checks_the_length_again_after_the_guardrails() -> None:
-    house = House("Fine.", guardrails=[Growing()])
+    house = House(["Fine."] * 9, guardrails=[Growing()])
     with pytest.raises(NoCandidates, match="2 context"):
         await house.router.route("Short." * PIECE_CHARS)
     assert house.good.calls == []
@@ -108,7 +108,7 @@ async def test_the_decision_checks_the_length_again_after_the_guardrails() -> No
     ids=["digits apart", "prose", "Chinese", "one number"],
 )
 async def test_megabytes_that_no_model_takes_are_refused_without_a_count(text: str) -> None:
-    house = House("Fine.", tokens=Sparing())
+    house = House(["Fine."] * 9, tokens=Sparing())
     with pytest.raises(NoCandidates, match="2 context"):
         await house.router.route(text)
 
