@@ -165,7 +165,9 @@ def test_latency_shows_quantiles_by_model_and_strategy(capsys: Capture) -> None:
 @pytest.mark.usefixtures("store")
 def test_an_empty_report_says_so(report: str, said: str, capsys: Capture) -> None:
     for argv in (["--end-date", "2026-01-01"], ["--account", "nobody"]):
-        assert shown(capsys, report, *argv).splitlines()[1:] == ["", f"{said}; --environment all includes the sandbox"]
+        assert shown(capsys, report, *argv).splitlines()[1:] == ["", said]
+        lines = shown(capsys, report, *argv, "--environment", "production").splitlines()
+        assert lines[1:] == ["", f"{said}; --environment all includes the sandbox"]
 
 
 @pytest.mark.usefixtures("store")

@@ -35,10 +35,11 @@ def _options(args: Namespace) -> JsonObject:
     return pick(args, "start_date end_date environment" + ("" if args.account is None else " account"))
 
 
-def _show(screen: Screen, name: str, report: Any, empty_note: str, blocks: Iterable[Block]) -> None:
+def _show(args: Namespace, screen: Screen, name: str, report: Any, empty_note: str, blocks: Iterable[Block]) -> None:
     """Write a report under its title. ``empty_note``: said instead, if it is empty."""
     title = Line(f"{name} from {report.start_date} to {report.end_date} (UTC)", "title")
-    note = Line(f"{empty_note}; --environment all includes the sandbox", "dim")
+    hint = "; --environment all includes the sandbox" if args.environment == "production" else ""
+    note = Line(f"{empty_note}{hint}", "dim")
     screen.report(report, title, Line(), *([note] if empty_note else blocks))
 
 
@@ -53,7 +54,8 @@ def _show(screen: Screen, name: str, report: Any, empty_note: str, blocks: Itera
 async def _usage(args: Namespace, screen: Screen, store: TraceStore) -> None:
     """Report requests, errors, money and tokens, by time and group."""
     report = await store.usage(**_options(args), group_by=args.group_by, bucket=args.bucket)
-    _show(screen, "Usage", report, "" if report.totals.requests else "no requests in that time", usage_page(report))
+    empty_note = "" if report.totals.requests else "no requests in that time"
+    _show(args, screen, "Usage", report, empty_note, usage_page(report))
 
 
 def usage_page(report: UsageReport) -> Iterator[Block]:
@@ -85,7 +87,7 @@ async def _cache(args: Namespace, screen: Screen, store: TraceStore) -> None:
     report = await store.cache_report(**_options(args))
     ages = [{"entries_up_to": _AGES[group.up_to_s], "hits": group.hits} for group in report.ttl_distribution]
     page = (fields(pick(report, "hits misses hit_rate saved_usd")), Line(), listing(ages, "entries_up_to hits"))
-    _show(screen, "Cache", report, "no look-ups in that time" if report.hit_rate is None else "", page)
+    _show(args, screen, "Cache", report, "no look-ups in that time" if report.hit_rate is None else "", page)
 
 
 @store_verb(TraceStore, "analytics fallback", *_REPORT, more=_MORE)
@@ -102,7 +104,7 @@ async def _fallback(args: Namespace, screen: Screen, store: TraceStore) -> None:
         "model attempts success_rate",
         lambda candidate: "bad" if candidate["success_rate"] < _FAILS_MOSTLY else "plain",
     )
-    _show(screen, "Fallback", report, "no calls in that time" if report.rate is None else "", page)
+    _show(args, screen, "Fallback", report, "no calls in that time" if report.rate is None else "", page)
 
 
 @store_verb(TraceStore, "analytics latency", *_REPORT, more=_MORE)
@@ -110,7 +112,7 @@ async def _latency(args: Namespace, screen: Screen, store: TraceStore) -> None:
     """Report how long requests took, by model and strategy."""
     report = await store.latency_report(**_options(args))
     page = _first_rows(report.data, "model strategy count p50_ms p95_ms p99_ms")
-    _show(screen, "Latency", report, "" if report.data else "no completed requests in that time", page)
+    _show(args, screen, "Latency", report, "" if report.data else "no completed requests in that time", page)
 
 
 def _first_rows(records: Sequence[Any], columns: str, style: StyleOf | None = None) -> list[Block]:
