@@ -125,10 +125,11 @@ def test_the_variable_takes_precedence_and_creates_no_file(store: SqliteStorage)
     "secret, problem",
     [
         ("thirty-one characters and words", "has 31 bytes"),
-        ("aaaa" * 8, "has 1 distinct bytes"),
+        ("a", "has 1 byte"),
+        ("aaaa" * 8, "has 1 distinct byte"),
         ("correctly" * 4, "has 7 distinct bytes"),
     ],
-    ids=["short", "one letter", "a word"],
+    ids=["short", "one byte", "one letter", "a word"],
 )
 def test_a_secret_that_is_easy_to_guess_is_refused(secret: str, problem: str, store: SqliteStorage) -> None:
     said = f"{problem}; use at least 32 with 10 distinct ones, such as those of 'openssl rand -hex 32'"

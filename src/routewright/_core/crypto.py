@@ -33,7 +33,8 @@ def weakness(root: bytes) -> str | None:
     is_long = len(root) >= MIN_ROOT_BYTES
     if is_long and distinct >= MIN_DISTINCT:
         return None
-    return f"has {distinct} distinct bytes" if is_long else f"has {len(root)} bytes"
+    count = f"{distinct} distinct byte" if is_long else f"{len(root)} byte"
+    return f"has {count}{'' if count.startswith('1 ') else 's'}"
 
 
 def seal(key: bytes, text: str, owner: str, nonce: bytes) -> str:
