@@ -107,6 +107,8 @@ async def test_an_answer_is_the_turn_to_append() -> None:
     turns: list[Any] = [{"role": "user", "content": "hi"}, answer.message, {"role": "user", "content": "and then?"}]
     assert (await router.route(turns)).message.role == "assistant"
     assert answer.message.to_dict() == {"role": "assistant", "content": answer.output}
+    with pytest.raises(ValidationFailed, match=r"^messages: Answer is not a message; append answer\.message$"):
+        await router.route([*turns[:1], answer])  # type: ignore[list-item]
     hit = await router.route("hi", cache=True)
     assert (hit.routing.cache_hit, hit.message) == (True, answer.message)
     assert json.dumps(answer.message.to_dict())

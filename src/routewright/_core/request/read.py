@@ -235,6 +235,8 @@ def _turn(value: object) -> object:
     dump = getattr(value, "model_dump", None)
     turn = dump() if callable(dump) else value
     if not isinstance(turn, dict):
+        if isinstance(getattr(value, "message", None), wire.Message):
+            raise ValidationFailed.at("messages", f"{type(value).__name__} is not a message", "append answer.message")
         return value
     role = _LANGCHAIN.get(str(turn.get("type")).removesuffix("MessageChunk").lower())
     if role is None or "role" in turn:
