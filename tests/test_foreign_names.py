@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from routewright import Agent, AnthropicProvider, OpenAIProvider, Router, ValidationFailed
+from routewright import Agent, Answer, AnthropicProvider, Catalogue, OpenAIProvider, Router, ValidationFailed
 from routewright._core.request.read import ROUTE_ARGUMENTS
 from routewright.agent import RunOptions
 from routewright.policies import read_policies
@@ -121,6 +122,29 @@ def test_an_attribute_of_another_library_is_answered_with_ours(name: str, ours: 
         value = getattr(value, step)  # there is one
 
 
+def test_an_attribute_of_an_agents_answer_is_answered_with_ours() -> None:
+    answer = Agent(ROUTER).blocking.run("hi")
+    for name, ours in (("final_output", "output"), ("text", "output"), ("cost", "summary.total_cost_usd")):
+        with pytest.raises(
+            AttributeError, match=f"^'AgentAnswer' object has no attribute '{name}'; it is '{ours}' here$"
+        ):
+            getattr(answer, name)
+        assert attrgetter(ours)(answer) is not None
+    assert copy.copy(answer).output == answer.output
+
+
+def test_a_subclass_of_an_answer_has_its_hints() -> None:
+    class Mine(Answer):
+        pass
+
+    answer = copy.copy(ANSWER)
+    answer.__class__ = Mine
+    assert not hasattr(answer, "nonsense")
+    assert copy.copy(answer).output == ANSWER.output
+    with pytest.raises(AttributeError, match=r"^'Mine' object has no attribute 'text'; it is 'output' here$"):
+        answer.text  # type: ignore[attr-defined]  # noqa: B018
+
+
 def test_tokens_are_not_looked_for_in_the_request_window() -> None:
     for name in ("total_tokens", "prompt_tokens"):
         with pytest.raises(AttributeError, match=r"; it is the request window; use 'answer\.routing\.tokens'"):
@@ -173,3 +197,24 @@ def test_a_wrong_key_of_a_policy_is_compared_with_those_of_its_table(
     with pytest.raises(ValidationFailed) as refused:
         read_policies(path)
     assert f"{key}: unknown key; {hint}" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("input_us = 1", "input_us: unknown key; did you mean 'input_usd'?"),
+        ("nonsense = 1", "nonsense: unknown key; known: input_usd, output_usd, "),
+        ("input_cost_per_token = 1", "input_cost_per_token: unknown key; it is 'input_usd' here, per million tokens"),
+        (
+            "output_cost_per_token = 1",
+            "output_cost_per_token: unknown key; it is 'output_usd' here, per million tokens",
+        ),
+        ("pricing_per_1m = 1", "pricing_per_1m: unknown key; it is 'prices' in a file"),
+    ],
+)
+def test_a_wrong_key_of_a_price_is_compared_with_those_of_prices(line: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "models.toml"
+    path.write_text(f'[prices."openai/gpt-4.1"]\ninput_usd = 1\noutput_usd = 1\n{line}\n')
+    with pytest.raises(ValidationFailed) as refused:
+        Catalogue.load(path)
+    assert f"models.toml: prices['openai/gpt-4.1'].{said}" in str(refused.value)

@@ -22,11 +22,12 @@ from ._engine.storage import GuardedStorage
 from ._engine.tool_calls import Approve, shown_text
 from ._engine.turns import SYSTEM, AgentSettings
 from ._runtime.blocking import Closing
+from ._runtime.constructors import explains
 from ._runtime.fork import importing
 from .errors import NotFound, ValidationFailed
 from .protocols import BaseTool, CodeSandbox, SearchBackend, Tool, ToolContext, ToolFailed, options_of
 from .wire import Tool as Declaration
-from .wire.foreign import HINTS
+from .wire.foreign import HINTS, no_attribute
 from .wire.ids import normalise_trace_id
 from .wire.json_scan import quoted
 from .wire.plain import PlainData
@@ -80,6 +81,11 @@ class AgentAnswer(PlainData, Generic[T_co]):
     def __repr__(self) -> str:
         # without text, since a repr ends up in logs
         return f"<AgentAnswer {self.trace_id}: {self.status}, steps: {len(self.steps)}>"
+
+    if not TYPE_CHECKING:  # a type checker refuses these names
+
+        def __getattr__(self, name: str) -> object:
+            raise no_attribute(self, name)
 
     @property
     def _plain(self) -> wire.AgentResponse:
@@ -183,6 +189,7 @@ class Agent:
     Each model call is a call of the Router: fallbacks, budgets, guardrails and traces apply. One Agent serves any
     number of runs at once."""
 
+    @explains
     def __init__(
         self,
         router: Router,
@@ -208,6 +215,9 @@ class Agent:
         such as ``models``, ``policy_id`` and ``params``.
 
         Raises ``ValidationFailed``."""
+        hints = HINTS["Agent"]
+        if isinstance(router, str):
+            raise ValidationFailed.at("router", f"must be a Router, got {shown(router)}", hints["router"])
         self.router = router
         self._storage = GuardedStorage(router.storage)
         self._search = search
@@ -218,7 +228,6 @@ class Agent:
             "total_budget_usd": total_budget_usd,
         }
         limits = check_run(run_of({"task": "-", **run_limits}))
-        hints = HINTS["Agent"]
         for name in options:
             if name in hints or name not in ROUTE_ARGUMENTS:
                 known = (

@@ -578,6 +578,17 @@ def test_a_wrong_agent_is_refused(given: dict[str, Any], said: str) -> None:
         Agent(Router.sandbox(), **given)
 
 
+def test_an_agent_of_a_models_name_is_answered_with_how_to_write_it() -> None:
+    makers: list[tuple[Any, str]] = [
+        (lambda: Agent("openai:gpt-4.1"), "router: must be a Router, got 'openai:gpt-4.1'"),  # type: ignore[arg-type]
+        (lambda: Agent(model="x"), "Agent.__init__() missing 1 required positional argument: 'router'"),  # type: ignore[call-arg]
+    ]
+    for make, said in makers:
+        with pytest.raises((ValidationFailed, TypeError)) as refused:
+            make()
+        assert str(refused.value) == f"{said}; write Agent(Router(), models=[...])"
+
+
 def test_code_without_await_has_agents_too() -> None:
     made = router(["well"])
     assert Agent(made).blocking.run("go").output == "well"

@@ -1,4 +1,4 @@
-"""Constructors whose ``TypeError`` for an unknown keyword says what it is here."""
+"""Constructors whose ``TypeError`` for an unknown or missing argument says what to write here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from routewright.wire.problems import did_you_mean
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'$")
+_ARGUMENT = re.compile(r"unexpected keyword argument '(\w+)'$|required positional argument: '(\w+)'$")
 
 
 def explains(function: Callable[P, T]) -> Callable[P, T]:
@@ -25,9 +25,9 @@ def explains(function: Callable[P, T]) -> Callable[P, T]:
         try:
             return function(*args, **kwargs)
         except TypeError as error:
-            if name := _UNEXPECTED.search(str(error)):
+            if name := _ARGUMENT.search(str(error)):
                 hints = HINTS[function.__qualname__.partition(".")[0]]
-                hint = hints.get(name[1]) or did_you_mean(name[1], signature(function).parameters)
+                hint = hints.get(name[1] or name[2]) or did_you_mean(name[1], signature(function).parameters)
                 error.args = (f"{error}; {hint}".removesuffix("; "),)
             raise
 

@@ -14,10 +14,12 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 from routewright import wire
+from routewright._core.catalogue.models import check_pricing
 from routewright._core.policy import check_apart, check_policy
 from routewright._core.request.rules import A_NAME, MAX_PROBLEMS, MODEL_ID, NUMBERS, Range, is_date, is_day, is_name
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import JsonObject
+from routewright.wire.foreign import HINTS
 from routewright.wire.json_scan import joined, quoted
 from routewright.wire.problems import did_you_mean, example, in_json, shown
 
@@ -148,13 +150,14 @@ def validate(content: object, shape: type[FileModel]) -> FileModel:
 def _hint(loc: Sequence[str | int], shape: type[Strict]) -> str:
     """The hint for the unknown key at ``loc``: its own table's keys come first."""
     key = str(loc[-1])
-    if key == "pricing_per_1m":
-        return "it is 'prices' in a file"
+    if key in HINTS["files"]:
+        return HINTS["files"][key]
     schema = shape.model_json_schema()
     own = [schema]
     for step in loc[:-1]:
         inside = [table.get("properties", {}).get(step) or table.get("items") for table in own]
         inside += [table.get("additionalProperties") for table in own]
+        inside += [inner for table in own for inner in table.get("patternProperties", {}).values()]
         own = [branch for inner in inside if isinstance(inner, dict) for branch in _branches(inner, schema["$defs"])]
     keys = [name for table in own for name in table.get("properties", ())]
     others = {name for table in (schema, *schema["$defs"].values()) for name in table["properties"]}
@@ -240,9 +243,13 @@ def read_catalogue(document: Document, known: Sequence[str]) -> Overlay:
         if entry.regions is not None:
             row["availability"] = wire.Availability(regions=entry.regions)
         rows[entry.id] = row
+    problems: list[Problem] = []
     for model_id, prices in file.prices.items():
         row = rows.setdefault(model_id, {"id": model_id})
         row["pricing_per_1m"] = _struct_of(wire.Pricing, prices)
+        check_pricing(joined("prices", model_id), row["pricing_per_1m"], problems)
+    if problems:
+        raise ValidationFailed.of(*problems[:MAX_PROBLEMS])
     for model_id in file.disabled:
         rows.setdefault(model_id, {"id": model_id})["disabled"] = True
     return Overlay([*rows.values()], dict(file.aliases), file.as_of)

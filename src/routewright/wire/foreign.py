@@ -37,6 +37,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {  # by place, then by what they are h
         "max_retries": "num_retries",
         "pass it to run(), as agent.run('...')": "messages input task",
         "pass it to run()": "idempotency_key metadata",
+        "write Agent(Router(), models=[...])": "router",
         "use max_steps and total_budget_usd": "usage_limits",
         "use total_budget_usd, the budget of the whole run": "budget",
         "use per_step_timeout_ms, in milliseconds": "timeout_ms timeout",
@@ -71,8 +72,14 @@ _NAMES: Mapping[str, Mapping[str, str]] = {  # by place, then by what they are h
         "to_dict()": "model_dump dict",
         "to_json()": "model_dump_json json",
     },
+    "AgentAnswer": {"output": "text content final_output", "summary.total_cost_usd": "cost cost_usd total_cost"},
     "WindowUsage": {
         "it is the request window; use 'answer.routing.tokens'": "total_tokens prompt_tokens completion_tokens",
+    },
+    "files": {  # keys of catalogue files
+        "it is 'prices' in a file": "pricing_per_1m",
+        "it is 'input_usd' here, per million tokens": "input_cost_per_token",
+        "it is 'output_usd' here, per million tokens": "output_cost_per_token",
     },
 }
 HINTS = {
@@ -86,7 +93,6 @@ HINTS = {
 
 def no_attribute(owner: object, name: str) -> AttributeError:
     """The error for an attribute that ``owner`` lacks, with what it is here."""
-    kind = type(owner).__name__
-    hint = HINTS[kind].get(name)
-    text = f"{kind!r} object has no attribute {name!r}"
+    hint = next(filter(None, (HINTS.get(kind.__name__, {}).get(name) for kind in type(owner).__mro__)), None)
+    text = f"{type(owner).__name__!r} object has no attribute {name!r}"
     return AttributeError(f"{text}; {hint}" if hint else text, name=name, obj=owner)

@@ -196,7 +196,7 @@ def _checked(model: Model) -> Model:
     problems: Problems = []
     check_numbers(Model, f"{path}.", model, problems)
     if model.pricing_per_1m is not None:
-        _check_pricing(f"{path}.pricing_per_1m", model.pricing_per_1m, problems)
+        check_pricing(f"{path}.pricing_per_1m", model.pricing_per_1m, problems)
     last_day = ""
     for index, change in enumerate(model.price_changes or ()):
         at = f"{path}.price_changes[{index}]"
@@ -205,7 +205,7 @@ def _checked(model: Model) -> Model:
             problem = f"must come after {last_day}, got {quoted(change.starts)}"
             problems.append(Problem(f"{at}.starts", problem, "sort the changes by day, at most one per day"))
         last_day = change.starts
-        _check_pricing(f"{at}.pricing_per_1m", change.pricing_per_1m, problems)
+        check_pricing(f"{at}.pricing_per_1m", change.pricing_per_1m, problems)
     texts = {name: getattr(model, name) for name in ("provider", "provider_model_id", "display_name")}
     texts = {name: text for name, text in texts.items() if text}
     texts |= {f"availability.regions[{index}]": region for index, region in enumerate(model.availability.regions)}
@@ -222,7 +222,8 @@ def _checked(model: Model) -> Model:
     return model
 
 
-def _check_pricing(path: str, pricing: Pricing, problems: Problems) -> None:
+def check_pricing(path: str, pricing: Pricing, problems: Problems) -> None:
+    """Append the problems of the prices at ``path``."""
     for place, part in _parts(pricing).items():
         check_numbers(type(part), f"{path}.{place}", part, problems)
     for place, usd in token_prices(pricing).items():
