@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
+from socket import create_server
+from threading import Thread
 from typing import Any
 
 import anyio
@@ -11,6 +14,7 @@ import pytest
 
 from routewright import Console, ProviderFault, Router, RouterError, SqliteStorage
 from routewright.cli import main
+from routewright.cli.status import MOST_BYTES
 from routewright.server import create_admin
 from routewright.testing import ScriptedProvider
 from routewright.wire import Delta, Finish, UpstreamCall, Usage
@@ -59,7 +63,10 @@ def test_a_store_shows_what_all_processes_wrote(path: Path, capsys: Capture) -> 
     assert (store["fallbacks"], store["passed_by"]) == ({"auth": 1}, {GOOD.id: 2})
     assert (store["failed"], store["deliveries"], store["reserved_usd"]) == ({"router.upstream_failed": 1}, {}, 0)
     assert main(["status", "--store", str(path)]) == 0
-    assert f"passed by {GOOD.id}" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"passed by {GOOD.id}" in shown
+    assert f"2 calls today went past {GOOD.id}: its key is refused or its circuit was open; see the log, or" in shown
+    assert "failed router.upstream_failed" in shown
 
 
 def test_a_server_shows_its_problems(capsys: Capture, path: Path) -> None:
@@ -78,10 +85,39 @@ def test_a_server_shows_its_problems(capsys: Capture, path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "SSH-2.0-OpenSSH_9.6"),
+        (b"", "Remote end closed connection without response"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\n{}", "IncompleteRead"),
+        (b"HTTP/1.1 200 OK\r\n\r\nhello", "JSON is malformed"),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + b" " * (MOST_BYTES + 1) + b"{}", "Input data was truncated"),
+    ],
+    ids=["no HTTP", "nothing", "half", "no JSON", "no end"],
+)
+def test_an_answer_that_is_no_status_is_named(answer: bytes, reason: str, capsys: Capture) -> None:
+    def serve() -> None:
+        connection = listener.accept()[0]
+        with connection, suppress(OSError):  # the client stops reading
+            connection.recv(65_536)
+            connection.sendall(answer)
+
+    with create_server(("127.0.0.1", 0)) as listener:
+        thread = Thread(target=serve)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        assert main(["status", "--url", url]) > 1
+        thread.join()
+    assert f"no status at {url}: " in (shown := capsys.readouterr().err)
+    assert reason in shown
+
+
+@pytest.mark.parametrize(
     ("argv", "message"),
     [
         (["--url", "127.0.0.1:1"], "--url: is no http address"),
-        (["--url", "http://127.0.0.1:1"], "no server answers at http://127.0.0.1:1"),
+        (["--url", "http://127.0.0.1:1"], "no status at http://127.0.0.1:1"),
+        (["--url", "http://127.0.0.1:none"], "no status at http://127.0.0.1:none: nonnumeric port"),
         ([], "--store: is missing"),
         (["--store", "none.db"], "there is no store"),
     ],

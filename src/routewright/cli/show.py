@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from io import TextIOWrapper
@@ -97,8 +98,11 @@ def dim_after(field: str) -> StyleOf:
 
 def fields(record: Mapping[str, object]) -> Table:
     """A record as a table of names and values. Empty values are left out."""
-    values = {}
+    values = dict[str, str]()
     for name, value in record.items():
+        if isinstance(value, Counter):  # of names that are data, such as ids of models
+            values |= {f"{heading(name)} {key}": cell("", count) for key, count in value.items()}
+            continue
         for inner_name, inner_value in value.items() if isinstance(value, Mapping) else [("", value)]:
             values[heading(f"{name} {inner_name}".strip())] = cell(inner_name or name, inner_value)
     return facts(values)

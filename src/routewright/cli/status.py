@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections import Counter
+from http.client import HTTPException
 from urllib.request import ProxyHandler, build_opener
 
 import anyio.to_thread
@@ -17,12 +18,15 @@ from routewright.trace import TraceStore
 from routewright.wire import DEFAULT_ACCOUNT, JsonObject, RouterStatus
 
 from .command import INTERNAL, OK, arg, refused, verb
-from .show import Block, Line, Screen, fields, listing, pick
+from .show import Block, Line, Screen, fields, listing, pick, with_count
 from .store import IN_STORE, existing_store, named_store, when
 
 ANSWER_S = 5.0
 MOST = 200
 """The most failed calls, and deliveries, that are counted of an account."""
+MOST_BYTES = 16 * 1024 * 1024
+"""The longest answer that is read of a server."""
+_PASSED = "today went past {}: its key is refused or its circuit was open; see the log, or --url"
 
 
 @verb("status", arg("--url URL", "admin address of a running server, as http://127.0.0.1:9100"), *IN_STORE)
@@ -31,16 +35,19 @@ async def _status(args: Namespace, screen: Screen) -> int:
 
     A store knows what all processes wrote to it: today's fallbacks in production, the calls that failed within the last
     hour, deliveries. With --url a server adds what only it knows: refused keys, open circuits, refused requests. The
-    exit code is 1 if something is wrong at the server."""
+    exit code is 1 if the server has a problem; a store alone is only shown."""
     server = None if args.url is None else await anyio.to_thread.run_sync(_ask, args.url)
     store = None
     if server is None or named_store(args) is not None:
         store = await _read(existing_store(args))
     blocks: list[Block] = [] if store is None else [fields(store), Line()]
     problems = [] if server is None else server.problems
+    if server is None and store is not None:
+        for model, count in store["passed_by"].items():
+            blocks.append(Line(f"{with_count(count, 'call')} {_PASSED.format(model)}", "bad"))
     if server is not None:
         providers = msgspec.to_builtins(server.providers)
-        counts = {"refused": server.refusals, "webhooks": server.deliveries, "traces": server.traces}
+        counts = {"refused": Counter(server.refusals), "webhooks": server.deliveries, "traces": server.traces}
         blocks += [listing(providers, "name models keys keys_refused circuits_open last_fault.kind"), Line()]
         blocks += [fields(counts), Line(), *(Line(problem, "bad") for problem in problems)]
         blocks += [] if problems else [Line("nothing is wrong", "good")]
@@ -54,10 +61,10 @@ def _ask(url: str) -> RouterStatus:
         raise refused("--url", "is no http address", "give that of --admin-port, as http://127.0.0.1:9100")
     try:
         with build_opener(ProxyHandler({})).open(f"{url.rstrip('/')}/status", timeout=ANSWER_S) as answer:
-            return msgspec.json.decode(answer.read(), type=RouterStatus)
-    except (OSError, ValueError) as error:
+            return msgspec.json.decode(answer.read(MOST_BYTES), type=RouterStatus)
+    except (OSError, ValueError, HTTPException) as error:
         reason = getattr(error, "reason", None) or error
-        raise NotFound(f"no server answers at {url}: {reason}; give its --admin-host and --admin-port") from error
+        raise NotFound(f"no status at {url}: {reason}; give its --admin-host and --admin-port") from error
 
 
 async def _read(storage: Storage) -> JsonObject:
