@@ -102,7 +102,7 @@ def test_a_backup_replaces_nothing(target: str, said: str, capsys: Capture) -> N
     assert not Path("new.db").exists()
 
 
-@pytest.mark.parametrize("end", ["-wal", "-shm", "-journal", ".secret"])
+@pytest.mark.parametrize("end", ["-wal", "-shm", "-journal", "-keep", ".secret"])
 def test_a_backup_may_not_take_the_name_of_a_store_file(end: str, path: Path, capsys: Capture) -> None:
     assert store("backup", f"traces.db{end}") == 2
     said = f"TARGET: traces.db{end} belongs to the store {path}, which would be lost; name another file"

@@ -559,7 +559,8 @@ class Router:
 
     def status(self) -> RouterStatus:
         """What is wrong with which part, for the operator: refused keys, open circuits, rate limits, storage and disk,
-        refusals, the last failures of parts. Of this process; it loads nothing, and asks no other server."""
+        refusals, the last failures of parts. Of this process; it loads nothing, and asks no other server. Models of the
+        sandbox are left out, unless every call is in the sandbox."""
         return self._parts.status()
 
     def count_refusal(self, error: RouterError) -> None:

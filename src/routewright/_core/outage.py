@@ -28,7 +28,7 @@ class Outage:
         self.flaps = False
         """True while its changes are not logged."""
         self.since = self._began = -inf
-        """When that began."""
+        """When it began to fail, or to work again."""
         self._count = 0
         self.text = ""
         """What was said of the last failure; empty if it never failed."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import glob
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from shutil import disk_usage
 
 from msgspec.structs import replace
@@ -22,7 +22,7 @@ CIRCUIT = "circuit of "
 """Begins the name of a part that the problems of providers cover."""
 LOW_DISK_BYTES = 256 * 1024 * 1024
 MOST_FAULTS = 100
-"""Parts in a status, those that changed last."""
+"""Parts in a status: those that fail, then those that changed last."""
 
 
 def make_status(
@@ -38,7 +38,7 @@ def make_status(
     now = clock.time()
     ahead_s = now - clock.monotonic()
     failed = [(name, outage) for name, outage in outages.items() if outage.text]
-    failed.sort(key=lambda entry: -entry[1].since)
+    failed.sort(key=lambda entry: (not entry[1].is_on, -entry[1].since))
     rescued = defaultdict[str, dict[str, int]](dict)
     for fleet in fleets:
         for (provider, kind), count in [*fleet.outages.rescues.items()]:
@@ -46,10 +46,13 @@ def make_status(
     storage = log.writer.storage
     size = free = None
     if isinstance(storage, LocalStorage):
+        from routewright.backends.storage.sqlite.file import SUFFIXES  # only a store in a file has them
+
         path = storage.path
         with suppress(OSError):  # a file of a transaction may just have gone
             free = disk_usage(path.parent).free
-            size = sum(file.stat().st_size for file in path.parent.glob(f"{glob.escape(path.name)}*"))
+            files = [Path(f"{path}{suffix}") for suffix in SUFFIXES]
+            size = sum(file.stat().st_size for file in files if file.exists())
     status = wire.RouterStatus(
         at=timestamp(now),
         problems=[],
@@ -85,7 +88,5 @@ def _find_problems(status: wire.RouterStatus) -> Iterator[str]:
     free = status.storage.disk_free_bytes
     if free is not None and free < LOW_DISK_BYTES:
         yield f"storage: {free / 1e6:.0f} MB are left on the disk"
-    if dropped := status.traces["lost"] + status.traces["refused"]:
-        yield f"storage: {dropped} traces were refused or lost"
     lasting = (fault for fault in status.faults if fault.failing and not fault.part.startswith(CIRCUIT))
     yield from (f"{fault.part}: {fault.text}" for fault in lasting)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
+from routewright.backends.storage.sqlite.file import SUFFIXES
 from routewright.backends.storage.sqlite.upkeep import backup, check, live_digests, upgrade
 from routewright.console import SECRET, Console, secret_path
 from routewright.errors import NotFound, StorageUnavailable, renaming
@@ -109,7 +110,7 @@ def store_verb(
 def _check_apart(store: Path, target: str) -> None:
     """Refuse to write to a file of the store, also through a link. Raises ``ValidationFailed``."""
     for path in (store, store.resolve()):  # SQLite creates its files next to the link's target
-        databases = [Path(f"{path}{end}") for end in ("", "-wal", "-shm", "-journal")]
+        databases = [Path(f"{path}{end}") for end in SUFFIXES]
         if any(is_same(Path(target), file) for file in (*databases, secret_path(path))):
             problem = f"{Path(target)} belongs to the store {store}, which would be lost"
             raise refused("TARGET", problem, "name another file")

@@ -73,7 +73,7 @@ class PartFault(Struct, frozen=True, kw_only=True):
     """It still fails."""
     text: str
     at: str
-    """When that began, in RFC 3339."""
+    """When it began to fail, or to work again, in RFC 3339."""
 
 
 class RouterStatus(Struct, frozen=True, kw_only=True):
@@ -99,4 +99,4 @@ class RouterStatus(Struct, frozen=True, kw_only=True):
     deliveries: dict[DeliveryState, int]
     """Attempts to deliver a webhook since the start, by the delivery's state after it."""
     faults: list[PartFault]
-    """The last failure of every part that ever failed."""
+    """The last failure of every part that ever failed, those that still fail first; 100 at most."""

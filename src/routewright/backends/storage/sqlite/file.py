@@ -18,6 +18,8 @@ from routewright.wire.problems import shown
 T = TypeVar("T")
 _BESIDE = "-journal"
 """The longest suffix of SQLite's files."""
+SUFFIXES = ("", "-wal", "-shm", "-keep", _BESIDE)
+"""Of a database and the files beside it."""
 
 
 class Connection(Statements, Protocol):
@@ -97,7 +99,7 @@ def check_file(path: Path, chmod: str = "go-w") -> None:
 
 def check_store(path: Path) -> None:
     """``check_file`` of a database and the files beside it."""
-    for suffix in ("", "-wal", "-shm", "-keep", _BESIDE):
+    for suffix in SUFFIXES:
         check_file(Path(f"{path}{suffix}"))
 
 
