@@ -118,8 +118,8 @@ class Parts:
         self._published: list[wire.PolicySnapshot] = []
         self._discovery: Discovery | None = None
         self._in_force: Sequence[wire.Policy] = ()
-        self._listing = Outage(_logger.warning, "the models that servers list are used again")
         """The policies of ``_published``, as they were passed."""
+        self._listing = Outage(_logger.warning, "the models that servers list are used again")
         self._guardrails = validate_guardrails(guardrails)
         self.settings = settings
         self.environment: wire.Environment = environment
@@ -338,7 +338,11 @@ class Parts:
     def _counter(
         self, request: wire.RouteRequest, bounds: wire.TokenBounds, encodings: Sequence[Vocabulary]
     ) -> wire.TokenBounds:
-        return count_request(self._token_counter, request, bounds, encodings)
+        with (
+            importing.lock
+        ):  # else a fork may come while Python 3.11's ``cached_property`` is locked, as in its child then
+            counter = self._token_counter
+        return count_request(counter, request, bounds, encodings)
 
     @property
     def used_cache(self) -> Caching | None:

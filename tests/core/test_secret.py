@@ -46,8 +46,8 @@ def test_a_dump_of_a_secrets_state_holds_no_key() -> None:
     ("url", "shown"),
     [
         ("postgresql://app@host/db", "postgresql://app@host/db"),
-        ("postgresql://app:pw@host/db?sslmode=require", "postgresql://host/db?sslmode=require"),
-        ("postgresql://app:p@w@host/db", "postgresql://host/db"),
+        ("postgresql://app:pw@host/db?sslmode=require", "postgresql://app@host/db?sslmode=require"),
+        ("postgresql://app:p@w@host/db", "postgresql://app@host/db"),
         ("postgresql:/app:p\nw@host/db", "postgresql:/host/db"),
         (
             "postgresql://host/db?user=app&password=pw&sslpassword=pw",

@@ -476,3 +476,27 @@ async def test_a_silent_model_is_blamed_however_long_its_reader_took(monkeypatch
                 await clock.sleep(chance.uniform(0.0, 0.5))
         await router.aclose()
     assert len(blamed) == 40
+
+
+@pytest.mark.parametrize("rests", [False, True], ids=["collected at once", "the loop runs before"])
+@on_one_loop  # trio warns of any generator that is collected
+async def test_a_stream_collected_with_its_generator_ends_once(rests: bool) -> None:
+    """As by a web application whose client left: a cycle of both, which the collector ends in any order."""
+    storage = MemoryStorage()
+    house = House([said(Delta("some "), Delta("words"), Finish("stop"))] * 9, storage=storage)
+
+    async def leave() -> None:
+        stream = house.router.stream("hi")
+        frames = stream.sse()
+        await anext(frames)
+        cycle: list[Any] = [frames, stream]
+        cycle.append(cycle)
+
+    await leave()
+    gc.collect()
+    if rests:
+        for _ in range(5):
+            await anyio.lowlevel.checkpoint()
+    assert (await house.router.route("hi")).output == "some words"
+    await house.router.flush()
+    assert sorted(trace.status for trace in await traces_in(storage)) == ["cancelled", "completed"]

@@ -70,6 +70,9 @@ class Stream:
         """Book the cost of a stream that is dropped before its end, without ``async with``."""
         if self._execution is not None and self._call is not None and self._answer is None and self._left is None:
             self._engine.log.drop(self._call, self._execution)
+            # a generator that the collector ends together with its stream may close it after this
+            self._execution = None
+            self._admission = None
 
     async def __aenter__(self) -> Self:
         return self

@@ -136,6 +136,8 @@ class TraceLog:
         if error is not None:
             error.trace_id = call.id
             error.request_id = self._ids("req_")
+            if call.attempts:
+                error.is_counted = True  # its trace says so
             self.count_refusal(error)
         # a redactor need not read a prompt that no model can take
         is_unfit = isinstance(error, errors.NoCandidates) and exceeds_windows(call.decision_input, call.board)

@@ -47,10 +47,6 @@ class Replays:
         # is better than a wrong one (P14: the same decision from the same input).
         # Tests: test_a_trace_replays_to_the_same_decision_after_health_changed, test_old_decisions_replay_bit_for_bit,
         # test_a_decision_whose_snapshots_are_gone_cannot_be_replayed.
-        if decision_input.rules != RULES:
-            raise NotFound(f"the decision needs scoring rules {decision_input.rules}; this version has rules {RULES}")
-        if decision_input.reading is not None and decision_input.quality is not None:
-            raise NotFound("the decision used a quality predictor that this version lacks, so it cannot be replayed")
         self.applied_policy(decision_input)
         board = self.board(decision_input)
         with suppress(CountTokens):
@@ -60,6 +56,10 @@ class Replays:
 
     def board(self, decision_input: DecisionInput) -> Board:
         """The board that an input was decided on. Raises ``NotFound``."""
+        if decision_input.rules != RULES:
+            raise NotFound(f"the decision needs scoring rules {decision_input.rules}; this version has rules {RULES}")
+        if decision_input.reading is not None and decision_input.quality is not None:
+            raise NotFound("the decision used a quality predictor that this version lacks, so it cannot be replayed")
         dials = request_options_of(decision_input)
         for fleet in self._fleets():
             if fleet.pool.snapshot.id == decision_input.catalogue:

@@ -355,6 +355,7 @@ def _failed(error: RouterError, args: Namespace, screen: Screen) -> int:
         error = ValidationFailed.of(*problems) if problems else error
     if args.json:
         error.request_id = error.request_id or f"req_{token_hex(13)}"
+        error.outside = None  # its reader is the owner
         screen.json(msgspec.json.decode(without_passwords(without_keys(json_line(error_envelope(error))))))
     screen.note(f"routewright: {without_passwords(in_words(error, args))}", "bad")
     return exit_code(error)
