@@ -290,13 +290,16 @@ class Dispatcher:
             self._successes.clear()
             self._outages.clear()
         self._successes[endpoint.id] = is_fine = state == "delivered"
-        name = f"webhook endpoint {endpoint.id} of {endpoint.account}"
-        outage = self._outages.setdefault(endpoint.id, Outage(_log.warning, f"{name} works again"))
         answer = f"it answered {attempt.status}" if attempt.error is None else attempt.error
         if is_fine:
-            outage.end(self._clock.monotonic())
+            self._outage_of(endpoint).end(self._clock.monotonic())
         else:
-            outage.begin(self._clock.monotonic(), one_line(f"{name} fails: {answer}"))
+            text = one_line(f"webhook endpoint {endpoint.id} of {endpoint.account} fails: {answer}")
+            self._outage_of(endpoint).begin(self._clock.monotonic(), text)
+
+    def _outage_of(self, endpoint: wire.Endpoint) -> Outage:
+        works = f"webhook endpoint {endpoint.id} of {endpoint.account} works again"
+        return self._outages.setdefault(endpoint.id, Outage(_log.warning, works))
 
     async def _secrets(self, endpoint: wire.Endpoint) -> list[str]:
         """The live signing secrets. After a rotation of the root secret they are sealed anew, to survive the next
@@ -308,9 +311,9 @@ class Dispatcher:
         except ModuleNotFoundError as error:
             opened = OpenSecrets([], None)
             lack = str(error)
-        if not opened.secrets and self._successes.get(endpoint.id) is not False:
+        if not opened.secrets:
             self._successes[endpoint.id] = False
-            _log.error("%s", lack)
+            self._outage_of(endpoint).begin(self._clock.monotonic(), lack)
         if opened.endpoint is not None:
             write = wire.PutEndpoint(opened.endpoint, expect=endpoint, at=self._clock.time())
             with suppress(RouterError):  # changed meanwhile, or the storage is unavailable: next time
