@@ -1,4 +1,4 @@
-"""No answer over HTTP tells of other accounts, whoever authenticated its caller."""
+"""No answer over HTTP names another account, whoever authenticated its caller."""
 
 from __future__ import annotations
 
