@@ -144,8 +144,8 @@ class Stream:
                 self._read.set()
 
     async def start(self) -> None:
-        """Wait for the first content: text, a tool call, or the end of an empty answer. ``headers`` are set then, and
-        later errors are events. Raises as ``Router.route`` if the call fails before."""
+        """Wait for the first content: text, reasoning, a tool call, or the end of an empty answer. ``headers`` are set
+        then, and later errors are events. Raises as ``Router.route`` if the call fails before."""
         self.raise_failure()
         if self._call is None and self._answer is None:
             event = await anext(self, None)
