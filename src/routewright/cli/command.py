@@ -76,7 +76,7 @@ _COMMANDS = {
     "serve": ("serve", "answer requests over HTTP at /v1"),
     "models": ("models", "list the available models, or show one"),
     "catalogue": ("catalogue", "import prices into a catalogue file"),
-    "policies": ("catalogue", "check policies before deployment"),
+    "policies": ("policies", "check policies before deployment"),
     "traces": ("traces", "list, show, export and delete the traces of a store"),
     "status": ("status", "show what is wrong with vendors, keys, storage and webhooks"),
     "analytics": ("analytics", "report usage, latency, fallbacks and cache hits of a store"),
