@@ -85,6 +85,8 @@ class _Rare(Rare):
     """Name of the policy's class that applies."""
     passed_by: str | None = None
     """The model that it would have called first if its circuit were closed. Set at the end."""
+    shadow: wire.ShadowDecision | None = None
+    """What the shadow of its policy decided."""
     looked: LookLine | None = None
     metadata_json: bytes | None = None
     """Encoded at the start, because callers may change their object."""
@@ -463,6 +465,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
             line.looked = self.looked
             line.hits = tuple(self.hits)
         line.passed_by = self.passed_by
+        line.shadow = self.shadow
         return line
 
     def _choice(self, plan: Plan, decision_input: wire.DecisionInput) -> ChoiceLine:

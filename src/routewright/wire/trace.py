@@ -44,6 +44,19 @@ class _Span(Struct, frozen=True, kw_only=True, tag_field="type"):
         return str(self.__struct_config__.tag)
 
 
+class ShadowDecision(Struct, frozen=True, kw_only=True):
+    """What the shadow of a policy (``Policy.shadow``) decided for the same request. It calls no model."""
+
+    policy: str
+    """The shadow's version, or the name of a draft."""
+    model: str | None = None
+    """None: no model fits."""
+    cost_usd: float | None = None
+    """Expected cost of the request."""
+    reason: str | None = None
+    """Why no model fits."""
+
+
 class DecisionSpan(_Span, frozen=True, tag="decision"):
     """The decision: the best candidates, and the number of rejections by reason."""
 
@@ -58,6 +71,8 @@ class DecisionSpan(_Span, frozen=True, tag="decision"):
     passed_by: str | None = None
     """The model that would have been called first, but for its open circuit: its calls failed, or its key was
     refused."""
+    shadow: ShadowDecision | UnsetType = UNSET
+    """What the policy's shadow decided. Left out if it has none."""
 
 
 class CacheSpan(_Span, frozen=True, tag="cache"):

@@ -162,6 +162,7 @@ class CallLine(Struct, array_like=True, gc=False):
     hits: tuple[Hit, ...] = ()
     looked: LookLine | None = None
     passed_by: str | None = None
+    shadow: wire.ShadowDecision | None = None
 
     @property
     def model(self) -> str | None:
@@ -226,6 +227,7 @@ def spans_of(line: CallLine) -> list[wire.Span]:
                 digest=digest_of(line.decision_input, line.choice.models, output, line.choice.score),
                 token_count=line.choice.token_count,
                 passed_by=line.passed_by,
+                shadow=line.shadow or UNSET,
             )
         )
     spans += _guardrail_spans(len(spans), line.hits, 0.0, None)
