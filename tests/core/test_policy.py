@@ -113,6 +113,7 @@ def test_a_policy_without_a_valid_name_is_refused(policy: Policy, said: str) -> 
     ("fields", "said"),
     [
         ({"id": "a\n"}, "id: must be 1 to 200 printable characters, got 'a\\n'"),
+        ({"shadow": ""}, "shadow: must be 1 to 200 printable characters, got ''"),
         ({"created_at": "soon"}, "created_at: must be a date, got 'soon'; write YYYY-MM-DD, or a timestamp"),
         ({"goal": "coast"}, "goal: must be one of cost, quality, stability, got 'coast'; did you mean 'cost'?"),
         (

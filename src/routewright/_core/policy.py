@@ -44,6 +44,8 @@ def check_policy(policy: object, place: int) -> wire.Policy:
         problems.append(Problem(f"{path}.name", problem, "remove it"))
     if policy.id:
         rules.check_text(f"{path}.id", policy.id, problems)
+    if policy.shadow is not None:
+        rules.check_text(f"{path}.shadow", policy.shadow, problems)
     if policy.created_at is not None:
         rules.check_date(f"{path}.created_at", policy.created_at, problems)
     _check_rules(path, policy, problems)

@@ -153,6 +153,8 @@ class Policy(PolicyRules, frozen=True, kw_only=True, omit_defaults=True, forbid_
     """RFC 3339. Default: the time when this content was first stored."""
     classes: list[PolicyClass] | None = None
     """Rules for particular requests. The first class that matches applies."""
+    shadow: str | None = None
+    """Name of a draft or another policy that also decides every request, without calling a model: traces show how."""
 
 
 Bills: TypeAlias = tuple[tuple[int, int], ...]
