@@ -33,6 +33,7 @@ from routewright.wire import (
     Policy,
     PolicyFallback,
     PolicySnapshot,
+    PolicyVersions,
     PolicyWeights,
     PutPolicyVersion,
     RouteRequest,
@@ -335,7 +336,7 @@ def test_a_label_never_names_two_contents_and_a_content_never_has_two_labels(
         found, is_new = versions.put(PutPolicyVersion(content, name, created_at))
         assert is_new == (content not in seen)
         assert seen.setdefault(content, found.label) == found.label
-        assert versions.of([content]) == [found]
+        assert versions.find(PolicyVersions((content,))) == [found]
     assert len(set(seen.values())) == len(seen)
 
 

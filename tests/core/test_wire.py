@@ -57,6 +57,9 @@ from routewright.wire import (
     ModelSpan,
     Policy,
     PolicyChanged,
+    PolicyRecord,
+    PolicyRecords,
+    PolicyShare,
     PolicySnapshot,
     PolicyVersions,
     Pricing,
@@ -68,6 +71,7 @@ from routewright.wire import (
     PutFeedback,
     PutIncident,
     PutKey,
+    PutPolicyRecord,
     PutPolicyVersion,
     PutSnapshot,
     PutTrace,
@@ -143,13 +147,19 @@ EVENTS = [
     Event(id=f"evt_{place}", type=data.type, created_at=AT, data=data, account="acme", environment="production")
     for place, data in enumerate(HAPPENED)
 ]
+POLICY = PolicyRecord(
+    name="desk", draft=Policy(name="desk", goal="cost"), drafted_at=AT, drafted_by="ada", content="c0ffee",
+    share=PolicyShare("deca", 0.1, "metadata.user"), previous=("beef",), changed_at=AT, changed_by="bob",
+)  # fmt: skip
 WRITES: list[Write] = [
     PutTrace(make_trace(1, spans=SPANS, tokens=Tokens(1, 2, 3)), expect="absent"),
     PutFeedback("tr_1", 0.5, "so so", 1.0, expect="present", environment="sandbox"),
     *map(PutSnapshot, SNAPSHOTS),
     DeleteTraces(environment="sandbox", since="2026-11-21T00:00:00.000Z", terms=TERMS, limit=5),
     SetRetention(production_s=1.5),
-    PutPolicyVersion("c0ffee", "desk", "2026-11-21T00:00:00Z"),
+    PutPolicyVersion("c0ffee", "desk", "2026-11-21T00:00:00Z", Policy(name="desk"), by="ada", note="cheaper"),
+    PutPolicyRecord(POLICY, expect="absent"),
+    PutPolicyRecord(PolicyRecord(name="desk", owner="code", changed_at=AT), expect=POLICY),
     AddLearned("production", {"a/one": Learned(1.0, good=0.5, first={7: 0.25}, whole={900: 1.0})}),
     PutAccount(Account(name="acme", created_at=AT, limits=RateLimits(concurrency=3), monthly_nanos=5), expect="absent"),
     PutKey(KEY, expect="present"),
@@ -181,6 +191,8 @@ QUERIES: list[Query] = [
     SnapshotById("hea_1"),
     CurrentRetention(),
     PolicyVersions(("c0ffee",)),
+    PolicyVersions(name="desk"),
+    PolicyRecords(),
     LearnedSince("production", 7),
     RollupKeys(),
     UsageCounts(group_by="metadata.team", hourly=True, groups=3, **DAYS),

@@ -312,7 +312,8 @@ def version_write(snapshot: wire.PolicySnapshot, today: str) -> wire.PutPolicyVe
     drawn_up: list[object] = [policy, snapshot.models, snapshot.chain, snapshot.prefer]
     for class_snapshot in snapshot.classes:  # without classes the hash is the same as before classes existed
         drawn_up += [class_snapshot.models, class_snapshot.chain, class_snapshot.prefer]
-    return wire.PutPolicyVersion(content_id(drawn_up), policy.name, policy.created_at or f"{today}T00:00:00Z")
+    created_at = policy.created_at or f"{today}T00:00:00Z"
+    return wire.PutPolicyVersion(content_id(drawn_up), policy.name, created_at, policy)
 
 
 def with_version(snapshot: wire.PolicySnapshot, version: wire.PolicyVersion) -> wire.PolicySnapshot:
@@ -335,8 +336,17 @@ def next_label(name: str, created_at: str, taken: Iterable[str]) -> str:
 
 def own_version(write: wire.PutPolicyVersion) -> wire.PolicyVersion:
     """Version of a policy while the storage is unavailable. Its label is derived from the content."""
-    label = f"{write.name}@{write.created_at[:10]}.x{write.content[:10]}"
-    return wire.PolicyVersion(write.content, label, write.created_at)
+    return version_of(write, f"{write.name}@{write.created_at[:10]}.x{write.content[:10]}")
+
+
+def version_of(write: wire.PutPolicyVersion, label: str) -> wire.PolicyVersion:
+    """The version with its label."""
+    return wire.PolicyVersion(write.content, label, write.created_at, write.policy, write.by, write.note)
+
+
+def in_order(version: wire.PolicyVersion) -> tuple[str, int, str]:
+    """Sort key of a name's versions: those of a moment by the number in the label."""
+    return version.created_at, len(version.label), version.label
 
 
 class Versions:
@@ -352,12 +362,16 @@ class Versions:
             return version, False
         labels = self._labels.setdefault(write.name, [])
         labels.append(next_label(write.name, write.created_at, labels))
-        version = self._by_content[write.content] = wire.PolicyVersion(write.content, labels[-1], write.created_at)
+        self._by_content[write.content] = version = version_of(write, labels[-1])
         return version, True
 
-    def of(self, contents: Iterable[str]) -> list[wire.PolicyVersion]:
-        """Versions of those contents that have one."""
-        return [self._by_content[content] for content in contents if content in self._by_content]
+    def find(self, query: wire.PolicyVersions) -> list[wire.PolicyVersion]:
+        """The answer to a query."""
+        if query.name is None:
+            return [self._by_content[content] for content in query.contents if content in self._by_content]
+        labels = self._labels.get(query.name, ())
+        versions = [version for version in self._by_content.values() if version.label in labels]
+        return sorted(versions, key=in_order, reverse=True)
 
 
 def find_changes(before: Iterable[wire.PolicySnapshot], now: Iterable[wire.PolicySnapshot]) -> list[wire.PolicyChanged]:

@@ -15,14 +15,15 @@ MOST_CREDIT = 9_000_000_000 * NANOS_PER_USD
 UNNAMED_S = 24 * 3600  # how long unreferenced snapshots are kept, because a trace may follow
 _OF_THE_SYSTEM = (
     *(wire.PutSnapshot, wire.PutPolicyVersion, wire.AddLearned, wire.SetRetention, wire.PutIncident),
-    *(wire.ClaimDeliveries, wire.EndAttempt),
+    *(wire.PutPolicyRecord, wire.ClaimDeliveries, wire.EndAttempt),
 )
 _OF_TRACES = (wire.PutTrace, wire.PutFeedback, wire.PutSnapshot, wire.DeleteTraces, wire.SetRetention)
 _KNOWN: tuple[type[Write], ...] = get_args(Write)
+_Compared = wire.PutAccount | wire.PutKey | wire.PutEndpoint | wire.PutIncident | wire.PutPolicyRecord
 
 Booked = Callable[[Write], object]
-"""What a write replaces: the stored account, key, endpoint or incident; for credit the total so far. None: nothing, or
-credit that was already given."""
+"""What a write replaces: the stored account, key, endpoint, incident or policy record; for credit the total so far.
+None: nothing, or credit that was already given."""
 Holder = Callable[[str], tuple[str, str] | None]  # account and id of the key with a digest
 
 
@@ -72,7 +73,7 @@ def check_batch(
             case wire.PutSnapshot(snapshot):
                 _check_expected(snapshot.id, write.expect, snapshot.id in stored_snapshots, index)
                 stored_snapshots.add(snapshot.id)
-            case wire.PutAccount() | wire.PutKey() | wire.PutEndpoint() | wire.PutIncident() if booked is not None:
+            case _ if booked is not None and isinstance(write, _Compared):
                 owner, name = _subject_of(write)
                 if owner != account:
                     raise UnsupportedWrite(f"{storage} takes {kind} only under the account that it is about")
@@ -94,7 +95,7 @@ def check_batch(
                         raise PreconditionFailed(f"credit would come to ${usd_text(nanos)}, and {most}", index=index)
 
 
-def _subject_of(write: wire.PutAccount | wire.PutKey | wire.PutEndpoint | wire.PutIncident) -> tuple[str, str]:
+def _subject_of(write: _Compared) -> tuple[str, str]:
     """Account and id of what a write is about."""
     match write:
         case wire.PutAccount(account):
@@ -105,6 +106,8 @@ def _subject_of(write: wire.PutAccount | wire.PutKey | wire.PutEndpoint | wire.P
             return endpoint.account, endpoint.id
         case wire.PutIncident(incident):
             return SYSTEM_ACCOUNT, incident.id
+        case wire.PutPolicyRecord(record):
+            return SYSTEM_ACCOUNT, record.name
 
 
 def _check_expected(name: str, expect: str | None, present: bool, index: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate, groupby
 from typing import Literal, TypeAlias
 
-from .account import Durability
+from .account import Durability, Expect
 from .plain import Struct
 from .request import Budget, CacheOpts, Goal, OnPartial, Params, Strategy
 
@@ -155,6 +155,64 @@ class Policy(PolicyRules, frozen=True, kw_only=True, omit_defaults=True, forbid_
     """Rules for particular requests. The first class that matches applies."""
     shadow: str | None = None
     """Name of a draft or another policy that also decides every request, without calling a model: traces show how."""
+
+
+class PolicyVersion(Struct, frozen=True):
+    """A version of a policy."""
+
+    content: str
+    """Hash of the content."""
+    label: str
+    """``<policy_name>@<YYYY-MM-DD>``; later versions of the same day end in ``.2``, ``.3`` ..."""
+    created_at: str
+    policy: Policy | None = None
+    """Null for versions from before texts were stored."""
+    by: str = ""
+    """Who published it first."""
+    note: str = ""
+
+
+class PolicyShare(Struct, frozen=True):
+    """A version that serves a part of a policy's traffic."""
+
+    content: str
+    """Hash of the version's content."""
+    fraction: float
+    """Above 0 and below 1."""
+    by: str = "account"
+    """``account``, or ``metadata.<key>``: requests with the same value get the same version."""
+
+
+class PolicyRecord(Struct, frozen=True, kw_only=True):
+    """What the storage knows of a policy name: its draft, and what is published."""
+
+    name: str
+    owner: str = "storage"
+    """``storage``, ``code``, or ``file <path>``: who publishes the name."""
+    draft: Policy | None = None
+    drafted_at: str | None = None
+    drafted_by: str = ""
+    content: str | None = None
+    """Hash of the version in force. Null: none is published."""
+    share: PolicyShare | None = None
+    """A second version in force, for a part of the traffic."""
+    previous: tuple[str, ...] = ()
+    """Contents in force before, newest last."""
+    changed_at: str
+    changed_by: str = ""
+
+
+class PutPolicyRecord(Struct, frozen=True, tag=True):
+    """Create or replace the record of a policy name. Applied under ``SYSTEM_ACCOUNT``."""
+
+    record: PolicyRecord
+    expect: Expect | PolicyRecord | None = None
+    """A ``PolicyRecord``: fail unless the stored one equals it."""
+    durability: Durability = "committed"
+
+
+class PolicyRecords(Struct, frozen=True, tag=True):
+    """All ``PolicyRecord`` items, by name. Queried under ``SYSTEM_ACCOUNT``."""
 
 
 Bills: TypeAlias = tuple[tuple[int, int], ...]

@@ -14,7 +14,7 @@ from .agent import AgentState, PutAgentState
 from .decision import Snapshot
 from .events import Incidents, PutEvent, PutIncident, StoredEvent
 from .ledger import AddCredit, LedgerRow, LedgerRows, LedgerSums, Stands
-from .policy import AddLearned, LearnedSince
+from .policy import AddLearned, LearnedSince, Policy, PolicyRecords, PutPolicyRecord
 from .trace import Trace
 from .webhook import (
     ClaimDeliveries,
@@ -113,6 +113,10 @@ class PutPolicyVersion(Struct, frozen=True, tag=True):
     name: str
     created_at: str
     """Its date goes into the label."""
+    policy: Policy | None = None
+    """The content itself, and below, who publishes it and why: kept with the label."""
+    by: str = ""
+    note: str = ""
     expect: None = None
     durability: Durability = "committed"
 
@@ -120,16 +124,9 @@ class PutPolicyVersion(Struct, frozen=True, tag=True):
 class PolicyVersions(Struct, frozen=True, tag=True):
     """``PolicyVersion`` records of the contents that have one. Queried under ``SYSTEM_ACCOUNT``."""
 
-    contents: tuple[str, ...]
-
-
-class PolicyVersion(Struct, frozen=True):
-    """Version label of a policy's content."""
-
-    content: str
-    label: str
-    """``<policy_name>@<YYYY-MM-DD>``; later versions of the same day end in ``.2``, ``.3`` ..."""
-    created_at: str
+    contents: tuple[str, ...] = ()
+    name: str | None = None
+    """Instead of contents: all versions of this policy name, newest first."""
 
 
 class DeleteTraces(Selection, frozen=True, tag=True):
@@ -158,6 +155,7 @@ Write = (
     | PutFeedback
     | PutSnapshot
     | PutPolicyVersion
+    | PutPolicyRecord
     | AddLearned
     | DeleteTraces
     | SetRetention
@@ -312,6 +310,7 @@ Query = (
     | FeedbackByTrace
     | SnapshotById
     | PolicyVersions
+    | PolicyRecords
     | LearnedSince
     | CurrentRetention
     | RollupKeys

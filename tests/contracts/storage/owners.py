@@ -8,21 +8,27 @@ import pytest
 from msgspec.structs import replace
 
 from routewright._core.attempts.statistics import EPOCH_S, added, epoch_at
-from routewright.errors import AuthenticationFailed, IdempotencyKeyReused, UnsupportedWrite
+from routewright.errors import AuthenticationFailed, IdempotencyKeyReused, PreconditionFailed, UnsupportedWrite
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     AddCredit,
     AddLearned,
+    Budget,
     Claim,
     Learned,
     LearnedModel,
     LearnedSince,
     LedgerSums,
+    Policy,
+    PolicyRecord,
+    PolicyRecords,
+    PolicyShare,
     PolicyVersion,
     PolicyVersions,
     PutAccount,
+    PutPolicyRecord,
     PutPolicyVersion,
     RateLimits,
     Replay,
@@ -33,6 +39,10 @@ from .admission import A_MOMENT_S, AccountsSuite, waiting
 from .samples import AT, MONTH, NOW, PURSES, RUN, Draft, Till, make_account, make_row, make_trace
 from .traces import Suite
 
+DESK = PolicyRecord(
+    name="desk", draft=Policy(name="desk", budget=Budget(max_cost_usd=0.5), classes=[]), drafted_at=AT, content="one",
+    share=PolicyShare("two", 0.25, "metadata.user"), changed_at=AT, changed_by="ada",
+)  # fmt: skip
 DAY, NEXT_DAY = "2026-11-21T00:00:00Z", "2026-11-22T00:00:00Z"
 
 
@@ -67,6 +77,47 @@ class Agreeing(Suite):
             await storage.apply("acme", [PutPolicyVersion("one", "desk", DAY)])
         assert await _labels(storage, "one") == []
 
+    async def test_a_version_keeps_its_text_and_who_first_published_it(self, storage: Storage) -> None:
+        text = Policy(name="désk\0", prefer=["a/one"], min_quality=0.5)
+        first = PutPolicyVersion("one", text.name, DAY, text, "ada", "cheaper")
+        await storage.apply(SYSTEM_ACCOUNT, [first, replace(first, by="bob", note="again")])
+        expected = [PolicyVersion("one", f"{text.name}@2026-11-21", DAY, text, "ada", "cheaper")]
+        assert await storage.read(SYSTEM_ACCOUNT, PolicyVersions(("one",))) == expected
+        assert await storage.read(SYSTEM_ACCOUNT, PolicyVersions(name=text.name)) == expected
+
+    async def test_the_versions_of_a_name_are_listed_newest_first(self, storage: Storage) -> None:
+        days = [NEXT_DAY, *[DAY] * 11, "2026-11-21T09:00:00.000Z"]
+        writes = [PutPolicyVersion(f"content {n}", "desk", day) for n, day in enumerate(days)]
+        await storage.apply(SYSTEM_ACCOUNT, [*writes, PutPolicyVersion("other", "desk.2", DAY)])
+        versions = await storage.read(SYSTEM_ACCOUNT, PolicyVersions(name="desk"))
+        assert [version.content for version in versions] == [f"content {n}" for n in (0, 12, *range(11, 0, -1))]
+        assert await storage.read(SYSTEM_ACCOUNT, PolicyVersions(name="none")) == []
+        assert await storage.read("acme", PolicyVersions(name="desk")) == []
+
+    async def test_policy_records_are_kept_whole_and_listed_by_name(self, storage: Storage) -> None:
+        assert await storage.read(SYSTEM_ACCOUNT, PolicyRecords()) == []
+        puts = [PutPolicyRecord(record) for record in (DESK, _record("café"), replace(DESK, draft=None), DESK)]
+        written = [await storage.apply(SYSTEM_ACCOUNT, [put]) for put in puts]
+        assert [result.created for (result,) in written] == [True, True, False, False]
+        assert await storage.read(SYSTEM_ACCOUNT, PolicyRecords()) == [_record("café"), DESK]
+        assert await storage.read("acme", PolicyRecords()) == []
+        with pytest.raises(UnsupportedWrite):
+            await storage.apply("acme", [PutPolicyRecord(DESK)])
+
+    async def test_a_policy_record_is_only_changed_as_it_was_read(self, storage: Storage) -> None:
+        changed = replace(DESK, content="two", previous=("one",))
+        await storage.apply(SYSTEM_ACCOUNT, [PutPolicyRecord(DESK, expect="absent")])
+        await storage.apply(SYSTEM_ACCOUNT, [PutPolicyRecord(changed, expect=DESK)])
+        puts = [PutPolicyRecord(_record("desk"), expect) for expect in ("absent", DESK, replace(changed, share=None))]
+        for put in puts:
+            with pytest.raises(PreconditionFailed) as refused:
+                await storage.apply(SYSTEM_ACCOUNT, [PutPolicyVersion("lost", "desk", DAY), put])
+            assert refused.value.index == 1
+        with pytest.raises(PreconditionFailed):
+            await storage.apply(SYSTEM_ACCOUNT, [PutPolicyRecord(_record("new"), expect=_record("new"))])
+        assert await storage.read(SYSTEM_ACCOUNT, PolicyRecords()) == [changed]
+        assert await _labels(storage, "lost") == []
+
     async def test_learned_statistics_are_added_up_and_settle_with_the_next_epoch(self, storage: Storage) -> None:
         epoch, expected = epoch_at(NOW), None
         for later, good in ((0.0, 1.0), (0.5, 2.0), (EPOCH_S, 4.0), (0.0, 8.0)):
@@ -92,6 +143,10 @@ class Agreeing(Suite):
         assert await _learned(storage) == []
         assert await storage.read("acme", LearnedSince("sandbox", 0)) == []
         assert len(await storage.read(SYSTEM_ACCOUNT, LearnedSince("sandbox", 0))) == 1
+
+
+def _record(name: str) -> PolicyRecord:
+    return PolicyRecord(name=name, owner="file policies.toml", changed_at=AT)
 
 
 async def _learned(storage: Storage, epoch: int = 0) -> list[LearnedModel]:

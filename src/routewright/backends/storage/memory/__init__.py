@@ -40,7 +40,8 @@ _by_key = attrgetter("key")
 
 
 _TraceWrite = wire.PutFeedback | wire.PutSnapshot | wire.DeleteTraces | wire.SetRetention
-_ReadyWrite = CompleteTrace | _TraceWrite | wire.PutPolicyVersion | wire.AddLearned | MONEY | BOOKED | OF_WEBHOOKS
+_PolicyWrite = wire.PutPolicyVersion | wire.PutPolicyRecord
+_ReadyWrite = CompleteTrace | _TraceWrite | _PolicyWrite | wire.AddLearned | MONEY | BOOKED | OF_WEBHOOKS
 
 
 class MemoryStorage(BaseStorage):
@@ -76,6 +77,7 @@ class MemoryStorage(BaseStorage):
         self._system = self._new_record()
         self._retention = wire.SetRetention()
         self._versions = Versions()
+        self._policies: dict[str, wire.PolicyRecord] = {}
         self._learned: OrderedDict[tuple[str, str], wire.LearnedModel] = OrderedDict()
         self._snapshot_uses: dict[str, int] = {}
         """Number of traces that name a health snapshot."""
@@ -178,8 +180,10 @@ class MemoryStorage(BaseStorage):
                     return record.feedback.get(trace_id) if is_selected else None
                 case wire.SnapshotById(id):
                     return record.snapshots.get(id, (None,))[0]
-                case wire.PolicyVersions(contents):
-                    return self._versions.of(contents) if account == SYSTEM_ACCOUNT else []
+                case wire.PolicyVersions():
+                    return self._versions.find(query) if account == SYSTEM_ACCOUNT else []
+                case wire.PolicyRecords():
+                    return [self._policies[name] for name in sorted(self._policies) if account == SYSTEM_ACCOUNT]
                 case wire.LearnedSince():
                     rows = sorted(self._learned.items()) if account == SYSTEM_ACCOUNT else ()
                     return [row for (fleet, _), row in rows if fleet == query.fleet and row.epoch >= query.epoch]
@@ -274,6 +278,8 @@ class MemoryStorage(BaseStorage):
             return record.books.incident(write.incident.id)
         if isinstance(write, wire.PutEndpoint):
             return self._outbox.taken(write.endpoint.id)
+        if isinstance(write, wire.PutPolicyRecord):
+            return self._policies.get(write.record.name)
         return before(self.accounts, account, write)
 
     def _write(self, account: str, record: AccountRecord, write: _ReadyWrite) -> Written:
@@ -290,6 +296,10 @@ class MemoryStorage(BaseStorage):
                 return Written(self._put(record.snapshots, snapshot.id, (snapshot, max(at, old_at))))
             case wire.PutPolicyVersion():
                 return Written(self._versions.put(write)[1])
+            case wire.PutPolicyRecord(policy):
+                created = policy.name not in self._policies
+                self._policies[policy.name] = policy
+                return Written(created)
             case wire.AddLearned(fleet, models):
                 for model, more in models.items():
                     key = fleet, model

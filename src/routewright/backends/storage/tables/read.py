@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from routewright import wire
 from routewright._core.accounts.ledger import INCIDENTS
 from routewright._core.analytics.rollup import METADATA, sum_buckets
+from routewright._core.policy import in_order
 from routewright._core.snapshot_delta import HealthChange, apply_change
 from routewright._core.trace.spans import CallLine, item_of, trace_of
 from routewright.errors import StorageCorrupt, UnsupportedWrite
@@ -28,6 +29,10 @@ DAY_S = 24 * 3600.0
 RETENTION = wire.SetRetention(production_s=30 * DAY_S, sandbox_s=DAY_S)
 """The default (contract 9)."""
 SETTING = "retention"
+POLICIES = "policies"
+"""Setting with all policy records, so that looking for a change reads one row."""
+TEXT = "policy_version:"
+"""Prefix of the settings with complete policy versions. Settings need no change of the schema."""
 
 REPORTS = wire.UsageCounts, wire.CacheCounts, wire.FallbackCounts, wire.LatencyCounts, wire.RollupKeys
 """Queries that need all traces to be counted."""
@@ -40,6 +45,8 @@ _present_snapshot = msgspec.json.Decoder(wire.Snapshot).decode
 _change = msgspec.json.Decoder(HealthChange).decode
 _feedback = msgspec.json.Decoder(wire.PutFeedback).decode
 _retention = msgspec.json.Decoder(wire.SetRetention).decode
+_version = msgspec.json.Decoder(wire.PolicyVersion).decode
+_policies = msgspec.json.Decoder(list[wire.PolicyRecord]).decode
 decode_learned = msgspec.json.Decoder(wire.LearnedModel).decode
 
 _SINCE = "(SELECT compromised_from FROM key WHERE key.account = trace.account AND key.id = trace.key_id)"
@@ -81,7 +88,12 @@ WITH RECURSIVE names(name) AS (
 )
 SELECT name FROM names WHERE name IS NOT NULL
 """
-_VERSIONS = "SELECT content, label, created_at FROM policy_version WHERE content IN ({})"
+_VERSIONS = f"""
+SELECT content, label, created_at, setting.body
+FROM policy_version LEFT JOIN setting ON setting.name = '{TEXT}' || content WHERE"""
+_BY_CONTENT = f"{_VERSIONS} content IN ({{}})"
+_BY_NAME = f"{_VERSIONS} policy_version.name = ?"
+_SETTING = "SELECT body FROM setting WHERE name = ?"
 _LEARNED = "SELECT body FROM learned WHERE fleet = ? AND epoch >= ? ORDER BY model"
 BY_DIGEST = "SELECT body FROM key WHERE digest = ?"
 ACCOUNTS = "SELECT body FROM account ORDER BY account"
@@ -116,8 +128,10 @@ def answer(account: str, query: wire.Query, connection: Statements) -> Any:
             return _feedback(matches[0][0]) if matches and environment in (None, matches[0][1]) else None
         case wire.SnapshotById(id):
             return _snapshot_of(connection, id) if is_system else None
-        case wire.PolicyVersions(contents):
-            return read_versions(connection, contents) if is_system else []
+        case wire.PolicyVersions():
+            return read_versions(connection, query) if is_system else []
+        case wire.PolicyRecords():
+            return list(read_policies(connection).values()) if is_system else []
         case wire.LearnedSince():
             return [decode_learned(body) for (body,) in rows(_LEARNED, query.fleet, query.epoch)] if is_system else []
         case wire.CurrentRetention():
@@ -193,9 +207,20 @@ def read_page(account: str, query: wire.Scan, after: str | None, limit: int, con
     raise UnsupportedWrite(f"SqliteStorage knows no scan {type(query).__name__}")
 
 
-def read_versions(connection: Statements, contents: Sequence[str]) -> list[wire.PolicyVersion]:
-    """The versions of these contents."""
-    return [wire.PolicyVersion(*row) for row in select_rows(connection, _VERSIONS, contents)]
+def read_versions(connection: Statements, query: wire.PolicyVersions) -> list[wire.PolicyVersion]:
+    """The versions of a name or of contents."""
+    if query.name is None:
+        rows = select_rows(connection, _BY_CONTENT, query.contents)
+    else:
+        rows = connection.execute(_BY_NAME, (query.name,)).fetchall()
+    versions = [wire.PolicyVersion(*row) if body is None else _version(body) for *row, body in rows]
+    return versions if query.name is None else sorted(versions, key=in_order, reverse=True)
+
+
+def read_policies(connection: Statements) -> dict[str, wire.PolicyRecord]:
+    """The policy records, by name."""
+    row = connection.execute(_SETTING, (POLICIES,)).fetchone()
+    return {} if row is None else {record.name: record for record in _policies(row[0])}
 
 
 def _snapshot_of(connection: Statements, snapshot_id: str) -> wire.Snapshot | None:
@@ -241,7 +266,7 @@ def _drop_lost_fields(snapshot: dict[str, Any]) -> None:
 
 def retention_of(connection: Statements) -> wire.SetRetention:
     """Read how long traces are kept."""
-    row = connection.execute("SELECT body FROM setting WHERE name = ?", (SETTING,)).fetchone()
+    row = connection.execute(_SETTING, (SETTING,)).fetchone()
     return RETENTION if row is None else _retention(row[0])
 
 

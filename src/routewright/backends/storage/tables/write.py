@@ -13,7 +13,7 @@ from routewright import wire
 from routewright._core.accounts.keys import compromised_from
 from routewright._core.accounts.ledger import BOOKED, INCIDENTS, MONEY, before, forgotten_at, is_quiet
 from routewright._core.attempts.statistics import added
-from routewright._core.policy import next_label
+from routewright._core.policy import next_label, version_of
 from routewright._core.snapshot_delta import find_change
 from routewright._core.webhooks.outbox import OF_WEBHOOKS
 from routewright._core.write_batch import check_batch, check_digests, check_place, ids_of
@@ -22,7 +22,7 @@ from routewright.wire import Environment, Trace, Write, Written
 
 from . import webhooks
 from .ledger import PUT_EVENT, PUT_ROWS, TableShelf, columns_of
-from .read import SETTING, decode_learned, read_versions
+from .read import POLICIES, SETTING, TEXT, decode_learned, read_policies, read_versions
 from .statements import Row, Statements, insert, select_rows, upsert
 from .traces import BY_IDS, TraceRows, add_traces, delete, put_traces
 
@@ -116,6 +116,11 @@ class Writes:
                     results.append(self.put_snapshot(connection, snapshot, at))
                 case wire.PutPolicyVersion() as version:
                     results.append(_put_version(connection, version))
+                case wire.PutPolicyRecord(record):
+                    records = read_policies(connection)
+                    results.append(Written(record.name not in records))
+                    records[record.name] = record
+                    connection.execute(_PUT_SETTING, (POLICIES, _encode([records[name] for name in sorted(records)])))
                 case wire.AddLearned(fleet, models):
                     for model, more in models.items():
                         row = connection.execute(_OF_MODEL, (fleet, model)).fetchone()
@@ -160,11 +165,13 @@ class Writes:
 
 def _put_version(connection: Statements, version: wire.PutPolicyVersion) -> Written:
     """Give a content a version, unless it has one."""
-    if read_versions(connection, [version.content]):
+    if read_versions(connection, wire.PolicyVersions((version.content,))):
         return Written(created=False)
     labels = (label for (label,) in connection.execute(_LABELS, (version.name,)).fetchall())
     label = next_label(version.name, version.created_at, labels)
     connection.execute(_PUT_VERSION, (version.content, version.name, label, version.created_at))
+    if version.policy is not None:
+        connection.execute(_PUT_SETTING, (TEXT + version.content, _encode(version_of(version, label))))
     return Written(created=True)
 
 
@@ -174,6 +181,8 @@ def _read_before(connection: Statements, account: str, transaction: AccountTrans
         return connection.execute(_INCIDENT, (write.incident.id,)).fetchone()
     if isinstance(write, wire.PutEndpoint):
         return webhooks.endpoint_by_id(connection, write.endpoint.id)
+    if isinstance(write, wire.PutPolicyRecord):
+        return read_policies(connection).get(write.record.name)
     return before(transaction.shelf, account, write)
 
 
