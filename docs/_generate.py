@@ -87,6 +87,7 @@ from routewright.wire import (
     PolicyGuardrail,
     PolicyMatch,
     PolicyWeights,
+    PolicyWhen,
     Purse,
     Span,
     Strategy,
@@ -203,6 +204,7 @@ POLICY_PARTS: dict[str, tuple[type[Strict], type[Struct]]] = {
     "## `cache`": (entry_of(CacheOpts), CacheOpts),
     "## `[[policies.guardrails]]`": (entry_of(PolicyGuardrail), PolicyGuardrail),
     "## `match`": (entry_of(PolicyMatch), PolicyMatch),
+    "## `when`": (entry_of(PolicyWhen), PolicyWhen),
 }
 """The tables of a policy file, and the struct that each becomes."""
 

@@ -37,7 +37,7 @@ _PAGES = {
     "policy-file.md#weights": "PolicyWeights",
     "policy-file.md#fallback": "PolicyFallback",
     "policy-file.md#policiesguardrails": "PolicyGuardrail",
-    "policy-file.md#policiesclasses": "PolicyClass PolicyMatch",
+    "policy-file.md#policiesclasses": "PolicyClass PolicyMatch PolicyWhen",
     "traces.md#fields": "PageTraceItem TraceItem Trace Content",
     "traces.md#spans": ("DecisionSpan CacheSpan ModelSpan FallbackSpan GuardrailSpan StepSpan SubTraceSpan ToolSpan"),
     "analytics.md#usagereport": "UsageReport UsageRow UsageTotals",

@@ -10,7 +10,16 @@ from msgspec.structs import replace
 from routewright._core.model_selector import ModelIndex
 from routewright._core.policy import check_policy, class_of, resolve, version_write
 from routewright.errors import ValidationFailed
-from routewright.wire import Model, Policy, PolicyClass, PolicyMatch, PolicySnapshot, PolicyWeights
+from routewright.wire import (
+    Model,
+    Policy,
+    PolicyClass,
+    PolicyMatch,
+    PolicySnapshot,
+    PolicyWeights,
+    PolicyWhen,
+    SpentShares,
+)
 from tests.tables import table
 
 from .policies import publish
@@ -80,13 +89,30 @@ def classed(metadata: Any, **fields: Any) -> Policy:
     return Policy(name="p", classes=[PolicyClass(match=PolicyMatch(metadata=metadata), **fields)])
 
 
+def near(condition: str, **fields: Any) -> Policy:
+    return Policy(name="p", classes=[PolicyClass(when=PolicyWhen(spent_of_month=condition), **fields)])
+
+
+COMPARE = "compare with a share from 0 to 1, such as '>0.8', '>=0.5' or '<0.2'"
+
+
 @table(
     ("policy", "said"),
     [
         (
             classed({}),
-            ".match: matches every request; set metadata; put rules for all requests into the policy itself",
+            ".match: matches every request; set its metadata, or 'when'; "
+            "put rules for all requests into the policy itself",
         ),
+        (
+            Policy(name="p", classes=[PolicyClass(when=PolicyWhen())]),
+            ".match: matches every request; set its metadata, or 'when'; "
+            "put rules for all requests into the policy itself",
+        ),
+        (near(">80"), ".when.spent_of_month: is '>80'; " + COMPARE),
+        (near("0.8"), ".when.spent_of_month: is '0.8'; " + COMPARE),
+        (near(">1.5"), ".when.spent_of_month: is '>1.5'; " + COMPARE),
+        (near("=0.5"), ".when.spent_of_month: is '=0.5'; " + COMPARE),
         (classed({"a": 1}, min_quality=2), ".min_quality: must be a number from 0 to 1, got 2; for example 1"),
     ],
 )
@@ -94,6 +120,38 @@ def test_an_invalid_class_is_refused(policy: Policy, said: str) -> None:
     with pytest.raises(ValidationFailed) as caught:
         check_policy(policy, 0)
     assert str(caught.value) == f"policies['p'].classes[0]{said}"
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        (">0.8", [False, False, True]),
+        (">=0.8", [False, True, True]),
+        ("<0.8", [True, False, False]),
+        ("<= 0.8", [True, True, False]),
+    ],
+)
+def test_a_class_applies_by_what_the_caller_has_spent(condition: str, holds: list[bool]) -> None:
+    policy = published(check_policy(near(condition, goal="quality"), 0))
+    shares = [SpentShares(month=share) for share in (799_999, 800_000, 800_001)]
+    assert [class_of(policy, {}, spent)[0].policy.goal == "quality" for spent in shares] == holds
+    assert class_of(policy, {}, shares[holds.index(True)])[1] == f"spent_of_month{condition}"
+
+
+def test_without_a_limit_no_condition_holds() -> None:
+    policy = published(near(">=0", goal="quality"))
+    for spent in (None, SpentShares(), SpentShares(day=900_000)):
+        assert class_of(policy, {}, spent) == (policy, "")
+
+
+def test_a_class_can_need_metadata_and_a_share() -> None:
+    match = PolicyMatch(metadata={"tier": "free"})
+    when = PolicyWhen(spent_of_day=">0.5", spent_of_month="<1")
+    policy = published(Policy(name="p", classes=[PolicyClass(match=match, when=when, goal="quality")]))
+    both = SpentShares(day=600_000, month=0)
+    assert class_of(policy, {"tier": "free"}, both)[1] == "tier=free spent_of_day>0.5 spent_of_month<1"
+    for metadata, spent in (({}, both), ({"tier": "free"}, SpentShares(day=600_000, month=1_000_000))):
+        assert class_of(policy, metadata, spent)[1] == ""
 
 
 def test_metadata_of_a_class_has_plain_values() -> None:

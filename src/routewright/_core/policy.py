@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import NamedTuple, TypeVar, get_args
 
-from msgspec.structs import astuple, replace
+from msgspec.structs import asdict, astuple, replace
 
 from routewright import wire
 from routewright.errors import Problem, ValidationFailed
@@ -19,8 +21,12 @@ from .catalogue.models import content_id
 from .guardrails.custom import check_custom
 from .model_selector import CAPABLE, ModelIndex, resolve_order, select_models
 from .request import rules
+from .routing.quality import micro
 
 N = TypeVar("N", int, float)
+_OF = "spent_of_"  # fields of ``PolicyWhen`` begin like this
+_CONDITION = re.compile(r"(>=|<=|>|<) *(0(?:\.\d{1,6})?|1(?:\.0{1,6})?)")
+_COMPARISONS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 
 
 def policy_id(name: str) -> str:
@@ -58,9 +64,13 @@ def check_policy(policy: object, place: int) -> wire.Policy:
 
 def _check_class(path: str, policy_class: wire.PolicyClass, problems: Problems) -> None:
     """Check a class: its conditions and rules."""
-    if not policy_class.match.metadata:
-        hint = "set metadata; put rules for all requests into the policy itself"
+    if not _conditions_of(policy_class):
+        hint = "set its metadata, or 'when'; put rules for all requests into the policy itself"
         problems.append(Problem(f"{path}.match", "matches every request", hint))
+    for period, text in _limits_of(policy_class.when):
+        if _CONDITION.fullmatch(text) is None:
+            hint = "compare with a share from 0 to 1, such as '>0.8', '>=0.5' or '<0.2'"
+            problems.append(Problem(f"{path}.when.{_OF}{period}", f"is {quoted(text)}", hint))
     _check_rules(path, policy_class, problems)
 
 
@@ -144,25 +154,54 @@ def find_policy(key: str, policies: Mapping[str, wire.PolicySnapshot]) -> wire.P
     return policy
 
 
-def class_of(policy: wire.PolicySnapshot, metadata: Mapping[str, object]) -> tuple[wire.PolicySnapshot, str]:
-    """The policy for a request with this metadata: that of the first matching class, and the name of the class."""
+def class_of(
+    policy: wire.PolicySnapshot, metadata: Mapping[str, object], spent: wire.SpentShares | None = None
+) -> tuple[wire.PolicySnapshot, str]:
+    """The policy for a request with this metadata, of a caller that has ``spent`` so much: that of the first matching
+    class, and the name of the class."""
     for policy_class, snapshot in zip(policy.policy.classes or (), policy.classes, strict=True):
-        if _matches(policy_class.match, metadata):
+        if _matches(policy_class.match, metadata) and _applies(policy_class.when, spent):
             return snapshot, name_of(policy_class)
     return policy, ""
 
 
-def _matches(match: wire.PolicyMatch, metadata: Mapping[str, object]) -> bool:
-    for key, value in match.metadata.items():
+def reads_limits(policy: wire.Policy) -> bool:
+    """True if a class of the policy depends on what the caller has spent."""
+    return any(policy_class.when is not None for policy_class in policy.classes or ())
+
+
+def _matches(match: wire.PolicyMatch | None, metadata: Mapping[str, object]) -> bool:
+    for key, value in () if match is None else match.metadata.items():
         tag = metadata.get(key)
         if tag != value or isinstance(tag, bool) != isinstance(value, bool):  # since True == 1
             return False
     return True
 
 
+def _applies(when: wire.PolicyWhen | None, spent: wire.SpentShares | None) -> bool:
+    for period, text in _limits_of(when):
+        share = getattr(spent, period, None)
+        condition = _CONDITION.fullmatch(text)
+        if share is None or condition is None or not _COMPARISONS[condition[1]](share, micro(float(condition[2]))):
+            return False
+    return True
+
+
+def _limits_of(when: wire.PolicyWhen | None) -> list[tuple[str, str]]:
+    """The conditions on limits, by period."""
+    fields = {} if when is None else asdict(when)
+    return [(name.removeprefix(_OF), text) for name, text in fields.items() if text is not None]
+
+
+def _conditions_of(policy_class: wire.PolicyClass) -> list[str]:
+    match = policy_class.match
+    tags = [f"{key}={value}" for key, value in match.metadata.items()] if match is not None else []
+    return tags + [f"{_OF}{period}{text}" for period, text in _limits_of(policy_class.when)]
+
+
 def name_of(policy_class: wire.PolicyClass) -> str:
     """Name of a class. Default: its conditions."""
-    return policy_class.name or " ".join(f"{key}={value}" for key, value in policy_class.match.metadata.items())
+    return policy_class.name or " ".join(_conditions_of(policy_class))
 
 
 class AppliedPolicy(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Literal
 
 from .model import Model
 from .plain import JsonObject, Struct
-from .policy import Overrun, Policy
+from .policy import Overrun, Policy, SpentShares
 from .request import Effort, Goal, Strategy
 
 
@@ -179,6 +179,8 @@ class DecisionInput(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """Prompt prefixes expected to cost less because a vendor has them cached."""
     policy_class: str = ""
     """Name of the class of ``policy`` that applied, if any."""
+    spent: SpentShares | None = None
+    """What the classes of ``policy`` read of the caller's limits. None: they read nothing, or nothing is limited."""
 
 
 class CatalogueSnapshot(Struct, frozen=True, tag="catalogue", tag_field="kind"):

@@ -95,6 +95,26 @@ class PolicyMatch(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
     """Values that the request's metadata must have."""
 
 
+class PolicyWhen(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Conditions on how much of its limits the caller has spent, such as ``">0.8"``, ``">=0.5"`` or ``"<0.2"``. All
+    must hold. Of several limits for a period, the one that is used up most counts; without any, no condition holds."""
+
+    spent_of_day: str | None = None
+    """The share of a daily limit, of the account or the key."""
+    spent_of_week: str | None = None
+    """The share of a weekly limit."""
+    spent_of_month: str | None = None
+    """The share of a monthly limit."""
+
+
+class SpentShares(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """How much of its limits a caller has spent, in millionths. None: no limit for that period."""
+
+    day: int | None = None
+    week: int | None = None
+    month: int | None = None
+
+
 class PolicyRules(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Rules of a policy. A request can only narrow its limits and lists."""
 
@@ -136,8 +156,10 @@ class PolicyRules(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
 class PolicyClass(PolicyRules, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Rules for matching requests. Fields that are set override the policy's."""
 
-    match: PolicyMatch
-    """Requests that the class applies to."""
+    match: PolicyMatch | None = None
+    """Requests that the class applies to. It needs this, ``when``, or both."""
+    when: PolicyWhen | None = None
+    """Callers that it applies to, by what they have spent."""
     name: str = ""
     """Name in traces and ``explain``. Default: its conditions."""
 
