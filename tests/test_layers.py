@@ -41,7 +41,7 @@ CORE_ORDER = (
     "routing/budget routing/refusal routing/decide routing/decision routing/what_if idempotency cache/request_key "
     "cache/comparators cache/question cache/calibration cache/guards attempts/faults attempts/timeouts attempts/retry "
     "attempts/breaker alerts outage attempts/journal webhooks/signature agent/calculator agent/request agent/machine "
-    "limits guardrails/screen guardrails/capture attempts/record attempts/fallback attempts/machine trace/spans "
+    "limits guardrails/screen policy_table guardrails/capture attempts/record attempts/fallback attempts/machine trace/spans "
     "accounts/keys accounts/terms snapshot_delta webhooks/outbox webhooks/endpoint accounts/holds accounts/purses "
     "accounts/payer accounts/state accounts/settlement accounts/log accounts/eviction accounts/ledger "
     "accounts/wait_queue call routing/choice outcome agent/record catalogue/price_list"

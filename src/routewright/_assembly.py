@@ -22,6 +22,7 @@ from ._core.cache.comparators import NormalisedEquality
 from ._core.model_selector import ModelIndex
 from ._core.outage import Outage
 from ._core.policy import find_changes, resolve, version_write, with_version
+from ._core.policy_table import PolicyTable
 from ._core.request.read import read_retries, timeout_ms_of
 from ._core.routing.inputs import Defaults
 from ._core.tokens.estimate import VOCABULARIES, Vocabulary, count_request
@@ -381,7 +382,7 @@ class Parts:
             return self.fleets()
 
         def policies() -> Sequence[wire.PolicySnapshot]:
-            return self.engine.policies
+            return self.engine.policy_table.versions
 
         return Replays(fleets, policies, lambda snapshot_id: self.wait(self.log.snapshot, snapshot_id))
 
@@ -415,7 +416,7 @@ class Parts:
             policies = validate_policies(policies)
         with self._reloading.lock:  # not `_guard`: closing and first uses never wait for a file
             before = self._published
-            engine.publish(self._publish() if policies is None else self._draw_policies(policies))
+            engine.policy_table = self._publish() if policies is None else self._draw_policies(policies)
             changes = find_changes(before, self._published)
         engine.log.announce(changes, self.environment)
         return changes
@@ -603,19 +604,19 @@ class Parts:
             self._variables = variables_to_set()
         return self._provider_list
 
-    def _publish(self) -> list[wire.PolicySnapshot]:
+    def _publish(self) -> PolicyTable:
         if self._policy_file is None:
             return self._draw_policies(self._policies)
         with self._policy_file.policies() as policies:
             return self._draw_policies(policies)
 
-    def _draw_policies(self, policies: Sequence[wire.Policy], fleet: Fleet | None = None) -> list[wire.PolicySnapshot]:
+    def _draw_policies(self, policies: Sequence[wire.Policy], fleet: Fleet | None = None) -> PolicyTable:
         fleet = self._ensure_fleet(self.environment) if fleet is None else fleet
         drawn_policies = resolve(policies, ModelIndex(fleet.pool.models, fleet.aliases))
         versions = self._versions.of([version_write(policy, fleet.today()) for policy in drawn_policies])
         self._published = [*map(with_version, drawn_policies, versions)]
         self._in_force = policies
-        return self._published
+        return PolicyTable(self._published)
 
     @property
     def discovery(self) -> Discovery:
@@ -644,7 +645,7 @@ class Parts:
                     if fleet.pool.snapshot != self._fleets[name].pool.snapshot:
                         fleets[name] = fleet
                 if engine is not None and self.environment in fleets:
-                    engine.publish(self._draw_policies(self._in_force, fleets[self.environment]))
+                    engine.policy_table = self._draw_policies(self._in_force, fleets[self.environment])
             except RouterError as error:
                 text = f"the models that servers list are not used: {error}"
                 self._listing.begin(self.settings.clock.monotonic(), text)
@@ -672,7 +673,7 @@ class Parts:
                 return False
             self._published = [*map(with_version, self._published, versions)]
             self._versions.provisional = []
-            engine.publish(self._published)
+            engine.policy_table = PolicyTable(self._published)
         return True
 
 

@@ -431,7 +431,7 @@ class Router:
 
     def policies(self) -> list[Policy]:
         """The policies that ``policy_id`` can name."""
-        return [snapshot.policy for snapshot in self._parts.engine.policies]
+        return [snapshot.policy for snapshot in self._parts.engine.policy_table.policies]
 
     def reload_policies(self, policies: Sequence[Policy] | None = None) -> list[PolicyChanged]:
         """Replace all policies at once; without an argument by those now in the ``PolicyFile``. Running requests keep

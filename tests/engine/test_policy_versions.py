@@ -29,7 +29,7 @@ def desk(storage: Storage, clock: FakeClock, *policies: Policy) -> Router:
 
 
 def version(router: Router) -> str:
-    return router._parts.engine.policies[0].version
+    return router._parts.engine.policy_table.policies[0].version
 
 
 async def test_a_version_survives_a_restart_and_another_day(tmp_path: Path) -> None:
@@ -63,7 +63,9 @@ async def test_two_routers_of_a_store_that_change_a_policy_at_once_give_each_con
         assert [version(each) for each in (one, other)] == ["desk@2026-11-21.2", "desk@2026-11-21.3"]
         other.reload_policies([GOOD])
         assert version(other) == "desk@2026-11-21.2"
-        assert one._parts.engine.policies == other._parts.engine.policies, "by the same snapshot, too"
+        assert one._parts.engine.policy_table.policies == other._parts.engine.policy_table.policies, (
+            "by the same snapshot, too"
+        )
 
 
 async def test_the_trace_of_a_call_names_the_version(tmp_path: Path) -> None:

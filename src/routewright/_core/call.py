@@ -83,6 +83,8 @@ class _Rare(Rare):
     """The decision's input if it differs from the class's. None: ``decision_input`` derives it from the plan's."""
     policy_class = ""
     """Name of the policy's class that applies."""
+    assignment = ""
+    """Digest that decides if a share of its policy serves it. Empty: no share runs, or it has no value to go by."""
     passed_by: str | None = None
     """The model that it would have called first if its circuit were closed. Set at the end."""
     shadow: wire.ShadowDecision | None = None
@@ -246,6 +248,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
             budget_nanos=None if budget is None else budget.nanos,
             budget_tokens=None if budget is None else budget.tokens,
             policy_class=self.policy_class,
+            assignment=self.assignment,
         )
 
     @property

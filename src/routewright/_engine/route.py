@@ -27,7 +27,8 @@ from routewright._core.call import Call
 from routewright._core.guardrails.screen import RequestGate, at_stage, guardrails_of
 from routewright._core.guardrails.texts import PIECE_CHARS
 from routewright._core.outcome import raise_failure
-from routewright._core.policy import AppliedPolicy, apply_policy, by_key, class_of, find_policy, name_of
+from routewright._core.policy import AppliedPolicy, apply_policy, class_of, find_policy, name_of
+from routewright._core.policy_table import PolicyTable
 from routewright._core.prompt_caches import LEAST_TOKENS
 from routewright._core.request.read import STREAMED
 from routewright._core.request.rules import check_costs_nothing, check_https
@@ -95,7 +96,7 @@ class Engine:
         fleet: Callable[[wire.Environment], Fleet],
         fleets: Mapping[str, Fleet],
         servers: Discovery,
-        policies: Sequence[wire.PolicySnapshot],
+        policies: PolicyTable,
         counting: Counting,
         rng: Rng,
         log: TraceLog,
@@ -121,18 +122,12 @@ class Engine:
         self._caching = caching
         self._decide_again = decide_again
         self._warmth = log.warmth
-        self.publish(policies)
+        self.policy_table = policies
+        """Replaced by a publication; running calls keep theirs."""
 
     @cached_property
     def caching(self) -> Caching:
         return self._caching()
-
-    def publish(self, policies: Sequence[wire.PolicySnapshot]) -> None:
-        self.policies = policies
-        self._policy_by_key = by_key(policies)
-        by_id = {snapshot.id: snapshot.policy for snapshot in policies}
-        by_id |= {snapshot.id: snapshot.policy for policy in policies for snapshot in policy.classes}
-        self._policy_guardrails = {id: guardrails_of(policy) for id, policy in by_id.items() if policy.guardrails}
 
     async def read(self, request: RawRequest | Read) -> Read:
         """Check a request and bound its tokens; a large one in a worker thread."""
@@ -270,13 +265,13 @@ class Engine:
         caller: wire.Caller,
         fleet: Fleet | None = None,
         admission: Admission | None = None,
-        policies: Mapping[str, wire.PolicySnapshot] | None = None,
+        policies: PolicyTable | None = None,
     ) -> Call:
         """Make the call of a checked request, under its policy. ``fleet`` and ``policies`` replace the caller's fleet
         and the published policies."""
         request = read.request
         policy = applied_policy = None
-        class_name = ""
+        class_name = assignment = ""
         if self.log.dropped:
             self.log.keep_dropped()
         started_at = self._clock.monotonic() if admission is None else admission.started_at
@@ -294,7 +289,10 @@ class Engine:
             except ValidationFailed as error:
                 raise fleet.explain(error) from None
         if request.policy_id is not None:
-            policy = find_policy(request.policy_id, policies or self._policy_by_key)
+            policies = policies or self.policy_table
+            policy = find_policy(request.policy_id, policies.by_key)
+            if policies.shares and (share := policies.shares.get(policy.id)) is not None:
+                policy, assignment = share.choose(policy, caller.account, request.metadata)
             if policy.classes:
                 policy, class_name = class_of(policy, request.metadata or {})
             applied_policy = AppliedPolicy(policy, request.models)
@@ -348,6 +346,8 @@ class Engine:
             call.applied_policy = applied_policy
             if class_name:
                 call.policy_class = class_name
+            if assignment:
+                call.assignment = assignment
         if steps := fleet.workloads.steps:
             workload_key = caller.account, caller.environment, call.snapshot_ids[2], *call.workload_values
             call.workload = steps.get(workload_key)
@@ -388,7 +388,7 @@ class Engine:
         policy = call.policy
         if policy is None or not policy.policy.guardrails:
             return self._guardrails
-        policy_guardrails = self._policy_guardrails.get(policy.id)  # None if the policy was replaced meanwhile
+        policy_guardrails = self.policy_table.guardrails.get(policy.id)  # None if the policy was replaced meanwhile
         return (*self._guardrails, *(guardrails_of(policy.policy) if policy_guardrails is None else policy_guardrails))
 
     async def enter(
@@ -481,11 +481,11 @@ class Engine:
     def check(self, read: Read, caller: wire.Caller) -> list[PolicyCheck]:
         """Check every policy, and each of its classes, with one request. Counts tokens."""
         results = []
-        for published in self.policies:
+        for published in self.policy_table.policies:
             policy_read = replace(read, request=replace(read.request, policy_id=published.policy.id))
             names = map(name_of, published.policy.classes or ())
             for name, snapshot in (("", published), *zip(names, published.classes, strict=True)):
-                call = self.make_call(policy_read, caller, policies={published.policy.id: snapshot})
+                call = self.make_call(policy_read, caller, policies=PolicyTable([snapshot]))
                 assert call.applied_policy is not None, "the call has a policy"
                 policy_check = check_policy(self.deciding.count_tokens(call), call.board, call.applied_policy)
                 results.append(replace(policy_check, policy_class=name))

@@ -158,7 +158,7 @@ class DecisionInput(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     quality: tuple[int, ...] | None = None
     """Quality per catalogue row in millionths, from a ``QualityPredictor``. None: the catalogue's."""
     assignment: str = ""
-    """Key that makes a policy's random choices stable for this caller."""
+    """Digest of the value by which a policy's share was chosen (``PolicyShare.by``)."""
     rules: int
     """Version of the scoring rules. Has no default, so it is always stored."""
     prefer: tuple[str, ...] = ()

@@ -82,6 +82,7 @@ def input_of_call(call: Call, defaults: Defaults) -> DecisionInput:
         workload=call.workload,
         warm=() if call.warm is None else call.warm.prefixes,
         policy_class=call.policy_class,
+        assignment=call.assignment,
         **({} if call.asks is None else call.asks._asdict()),
         **({} if call.policy is None else _own_rules(call.policy.policy)),
     )
