@@ -202,7 +202,8 @@ def test_usage_of_all_accounts(store: Path, capsys: Capture) -> None:
         (["usage", "--group-by", "metadata.teem"], "--group-by: is 'metadata.teem'; did you mean 'metadata.team'?"),
         (
             ["usage", "--group-by", "zzz"],
-            "--group-by: is 'zzz'; one of model, tenant, workflow, account, metadata.team; the setting rollup_keys",
+            "--group-by: is 'zzz'; one of model, tenant, workflow, policy_version, shadow, account, metadata.team; the "
+            "setting rollup_keys",
         ),
         (["usage", "--bucket", "hour", "--start-date", "2026-01-01"], "--bucket: is hour over 326 days; take at most"),
     ],

@@ -685,8 +685,10 @@ async def test_usage_by_account_adds_up_over_all_accounts(storage: Storage, stor
     for view in (store.as_account("acme"), store.as_account("default")):
         with pytest.raises(ValidationFailed) as refused:
             await view.usage(*days, group_by="account")
-        assert "one of model, tenant, workflow, metadata.team;" in str(refused.value)
-    with pytest.raises(ValidationFailed, match=r"one of model, tenant, workflow, metadata\.team;"):
+        assert "one of model, tenant, workflow, policy_version, shadow, metadata.team;" in str(refused.value)
+    with pytest.raises(
+        ValidationFailed, match=r"one of model, tenant, workflow, policy_version, shadow, metadata\.team;"
+    ):
         await store.usage(*days, group_by="account", account="acme")
     with pytest.raises(ValidationFailed, match="did you mean 'account'"):
         await store.usage(*days, group_by="accounts")

@@ -258,7 +258,8 @@ class TraceStore(OfAccount):
         """Requests, errors, money and tokens by time and group (spec 4.6).
 
         Dates are UTC and inclusive; the default is the last seven days. ``environment`` None is ``production``, or for
-        a sandbox Router's store ``sandbox``. ``group_by``: ``model``, ``tenant`` or ``workflow`` (metadata keys),
+        a sandbox Router's store ``sandbox``. ``group_by``: ``model``, ``policy_version``, ``shadow`` (``same``, or what
+        the shadow of a policy would change: ``openai/x -> anthropic/y``), ``tenant`` or ``workflow`` (metadata keys),
         ``metadata.<key>`` for one of ``rollup_keys``, or ``account``: all accounts that were created, and ``default``,
         unless the store is a view of one account, or ``account`` names one. Raises ``ValidationFailed``."""
         first, last = report.days_of(start_date, end_date, self._clock.time())

@@ -224,7 +224,7 @@ def test_usage_is_grouped_by_counted_keys(group_by: str) -> None:
 def test_an_unknown_group_is_refused_with_the_known_ones(group_by: object, value: str) -> None:
     problem = refusal(check_group, group_by, ["team", "x.y"])
     assert (problem.path, problem.problem) == ("group_by", f"is {value}")
-    assert "one of model, tenant, workflow, metadata.team, metadata.x.y" in problem.hint
+    assert "one of model, tenant, workflow, policy_version, shadow, metadata.team, metadata.x.y" in problem.hint
     assert "Settings(rollup_keys=...)" in problem.hint
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -33,6 +34,7 @@ from routewright.wire import (
     CacheCount,
     CacheCounts,
     CacheSpan,
+    Candidate,
     DecisionSpan,
     Environment,
     FallbackCount,
@@ -42,6 +44,7 @@ from routewright.wire import (
     LatencyCount,
     LatencyCounts,
     ModelSpan,
+    ShadowDecision,
     Span,
     Tokens,
     Trace,
@@ -73,9 +76,12 @@ def fallback_span(reason: str, used: bool = True, fault: str | None = None) -> F
     return FallbackSpan(**facts, used=used, reason=reason, fault=fault)
 
 
-def decision_span(passed_by: str | None = None) -> DecisionSpan:
-    facts: dict[str, Any] = {"id": 4, "name": "decision", "start_ms": 0.0, "candidates": [], "rejected": {}}
-    return DecisionSpan(**facts, digest="d", passed_by=passed_by)
+def decision_span(passed_by: str | None = None, shadow: str | UnsetType | None = UNSET) -> DecisionSpan:
+    """``shadow``: the model that the shadow chose, None if it found none."""
+    best = Candidate("a/one", 0.5, 0.5, 0.01, 1.0, 0.9, (0.5, 0.5, 0.5, 0.5))
+    facts: dict[str, Any] = {"id": 4, "name": "decision", "start_ms": 0.0, "candidates": [best], "rejected": {}}
+    other = UNSET if shadow is UNSET else ShadowDecision(policy="draft", model=shadow)
+    return DecisionSpan(**facts, digest="d", passed_by=passed_by, shadow=other)
 
 
 def cache_span(hit: bool, age_s: float | None = None, saved_usd: float | None = None) -> CacheSpan:
@@ -102,7 +108,7 @@ SPANS: st.SearchStrategy[Span] = st.one_of(
     st.builds(model_span, MODELS, st.sampled_from(["ok", "error", "cancelled"])),
     st.builds(fallback_span, st.sampled_from(["timeout", "budget"]), st.booleans(), st.sampled_from([None, "auth"])),
     st.builds(cache_span, st.booleans(), AGES, st.none() | DOLLARS),
-    st.builds(decision_span, st.none() | MODELS),
+    st.builds(decision_span, st.none() | MODELS, st.just(UNSET) | st.none() | MODELS),
     st.just(GuardrailSpan(id=5, name="pii", start_ms=0.0, rule="email", stage="input", action="redact")),
 )
 VALUES = st.sampled_from(["search", "ads", "", "1", 1, 1.0, 2.5, True, False, None, [], ["search"], {"a": 1}])
@@ -116,6 +122,8 @@ TRACES = st.builds(
     environment=st.sampled_from(get_args(Environment)),
     strategy=st.sampled_from(["balanced", "quality-first"]),
     selected_model=st.none() | MODELS,
+    policy_id=st.none() | st.just("pol_1"),
+    policy_version=st.sampled_from(["", "p@2026-11-20", "p@2026-11-20.2"]),
     fallback_used=st.booleans(),
     cache_hit=st.booleans(),
     cost_usd=DOLLARS,
@@ -153,6 +161,13 @@ def whose(trace: Trace) -> str:
 def group_of(trace: Trace, group_by: str) -> str | None:
     if group_by == "model":
         return whose(trace)
+    if group_by == "policy_version":
+        return (trace.policy_id and trace.policy_version) or None
+    if group_by == "shadow":
+        decision = next(iter(spans_of([trace], DecisionSpan)), None)
+        if decision is None or not decision.shadow:
+            return None
+        return "same" if decision.shadow.model == "a/one" else f"a/one -> {decision.shadow.model or 'none'}"
     value = trace.metadata.get(group_by.removeprefix("metadata."))
     if isinstance(value, bool):
         return str(value).lower()
@@ -340,6 +355,17 @@ def test_a_trace_counts_for_each_of_its_metadata_keys() -> None:
         ("tenant", "t"),
         ("workflow", "7"),
         ("metadata.team", "true"),
+    }
+
+
+def test_policies_and_shadows_count_only_where_there_are_some() -> None:
+    plain = trace_of(spans=[decision_span()])
+    shadowed = trace_of(policy_id="pol_1", policy_version="p@2026-11-20", spans=[decision_span(shadow="b/two")])
+    made = rollups_of([plain, shadowed])
+    assert {(key.group_by, key.value): sums[0] for key, sums in made.usage.items()} == {
+        ("model", ""): 2,
+        ("policy_version", "p@2026-11-20"): 1,
+        ("shadow", "a/one -> b/two"): 1,
     }
 
 

@@ -16,6 +16,7 @@ from routewright.errors import BudgetExceeded, RouterError
 from routewright.wire.ids import TraceParent
 from routewright.wire.timestamps import timestamp
 
+from .analytics.rollup import compared_to
 from .attempts.faults import FAULTS
 from .attempts.machine import Rules
 from .attempts.record import NO_TEXT, Attempt, Rare
@@ -579,6 +580,8 @@ class Call(_Rare, Struct, dict=True, eq=False):
             passed_by=self.passed_by,
             latency=None if served is None or is_hit else (served.leg.id, decision_input.strategy, self.latency_ms),
             lookups=[] if looked is None else [(looked.age_s, looked.saved_nanos) if looked.hit else (None, 0)],
+            policy_version="" if self.policy is None else self.policy_version,
+            shadow="" if self.plan is None or self.shadow is None else compared_to(self.shadow, self.plan.legs[0].id),
         )
 
     def _replaced_by(self, attempt: Attempt) -> tuple[str | None, Attempt | None]:

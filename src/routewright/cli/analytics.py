@@ -46,7 +46,7 @@ def _show(args: Namespace, screen: Screen, name: str, report: Any, empty_note: s
 @store_verb(
     TraceStore,
     "analytics usage",
-    arg("--group-by WHAT", "model, tenant, workflow, metadata.KEY, or account: all accounts", default="model"),
+    arg("--group-by WHAT", "model, policy_version, shadow, tenant, workflow, metadata.KEY, account", default="model"),
     arg("--bucket", "length of each time span", Bucket, "day"),
     *_REPORT,
     more=_MORE,

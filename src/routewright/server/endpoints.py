@@ -161,7 +161,8 @@ class UsageQuery(DatesQuery, frozen=True, omit_defaults=True):
     """The parameters of ``GET /v1/analytics/usage`` (spec 4.6)."""
 
     group_by: str = "model"
-    """``model``, ``tenant``, ``workflow``, or ``metadata.<key>`` of the keys that this service groups by."""
+    """``model``, ``tenant``, ``workflow``, ``policy_version``, ``shadow``, or ``metadata.<key>`` of the keys that this
+    service groups by."""
     bucket: wire.Bucket = "day"
     """``hour``, ``day``, ``week`` or ``month``."""
 

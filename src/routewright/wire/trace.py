@@ -314,6 +314,10 @@ class Counted(Struct, frozen=True, kw_only=True, gc=False):
     """An agent run counts only as a run; its model calls are counted separately."""
     lookups: Sequence[tuple[float | None, int]] = []
     """Cache look-ups: age of the hit in seconds (None: a miss), and nano-dollars saved."""
+    policy_version: str = ""
+    """Empty without a policy."""
+    shadow: str = ""
+    """``same``, or the models of the policy and its shadow: ``openai/x -> anthropic/y``. Empty without a shadow."""
 
 
 def copied(value: _T) -> _T:

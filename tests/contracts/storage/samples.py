@@ -10,9 +10,10 @@ from itertools import groupby
 from random import Random
 from typing import Any, get_args
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from routewright._core.analytics.rollup import Rollups, counted_of
+from routewright._core.analytics.rollup import GROUPS, Rollups, counted_of
 from routewright._core.routing.inputs import RULES
 from routewright._core.trace.filter import FLAGS, METADATA, NUMBERS, TEXTS
 from routewright.errors import RateLimited
@@ -51,6 +52,7 @@ from routewright.wire import (
     RowKind,
     RunLimit,
     SetRetention,
+    ShadowDecision,
     Short,
     Span,
     Standing,
@@ -163,7 +165,7 @@ def spans_of_each_kind() -> list[Span]:
     """One span of each kind."""
     move: dict[str, Any] = {"from_model": "a/one", "to_model": "b/two", "reason": "timeout"}
     return [
-        decision_span(),
+        decision_span(shadow=ShadowDecision(policy="draft", reason="budget", cost_usd=0.01)),
         CacheSpan(id=2, name="cache", start_ms=0.0, hit=True, mode="exact", age_s=12.5, saved_usd=0.25),
         model_span("a/one", "error", error="timeout"),
         FallbackSpan(id=4, name="b/two", start_ms=2.0, used=True, **move),
@@ -172,11 +174,11 @@ def spans_of_each_kind() -> list[Span]:
     ]
 
 
-def decision_span(passed_by: str | None = None) -> DecisionSpan:
+def decision_span(passed_by: str | None = None, shadow: ShadowDecision | UnsetType = UNSET) -> DecisionSpan:
     """A span with lists and dicts in it."""
     best = Candidate("a/one", 0.5, 0.5, 0.01, 1.0, 0.9, (0.5, 0.5, 0.5, 0.5))
     facts: dict[str, Any] = {"candidates": [best], "rejected": {"budget": 1}, "digest": "d"}
-    return DecisionSpan(id=1, name="decision", start_ms=0.0, passed_by=passed_by, **facts)
+    return DecisionSpan(id=1, name="decision", start_ms=0.0, passed_by=passed_by, shadow=shadow, **facts)
 
 
 def model_span(model: str, status: Any = "ok", **given: Any) -> ModelSpan:
@@ -193,6 +195,7 @@ def random_trace(rng: Random, number: int, account: str = "default") -> Trace:
         created_at=f"{rng.choice(HOURS)}:{rng.choice(('00:00.000', '30:00.000', '59:59.999'))}Z",
         status=rng.choice(_STATUSES), kind=rng.choice(("route", "agent")), environment=_ENVIRONMENTS[number % 2],
         selected_model=rng.choice(_MODELS), policy_id=rng.choice((None, "pol_1", "it's")),
+        policy_version=rng.choice(("p@2026-11-20", "p@2026-11-20.2")),
         goal=rng.choice(("cost", "quality")), strategy=rng.choice(("balanced", "quality-first")),
         error=rng.choice(_ERRORS), cache_hit=rng.random() < 0.2, fallback_used=rng.random() < 0.3,
         compromised=rng.random() < 0.1, cost_usd=rng.choice(_USD), charged_usd=rng.choice(_USD),
@@ -215,7 +218,9 @@ def _random_span(rng: Random) -> Span:
             facts["fault"] = rng.choice((None, "auth", "connect"))
             return FallbackSpan(id=4, name="b/one", start_ms=2.0, **facts)
         case 2:
-            return decision_span(rng.choice((None, "a/one", "b/one")))
+            shadows: list[ShadowDecision | UnsetType] = [UNSET]
+            shadows += (ShadowDecision(policy="draft", model=model) for model in ("a/one", "b/one", None))
+            return decision_span(rng.choice((None, "a/one", "b/one")), rng.choice(shadows))
     return model_span(rng.choice(("a/one", "b/one")), rng.choice(("ok", "error", "cancelled")))
 
 
@@ -268,7 +273,7 @@ def all_counts(first: str = HOURS[0][:10], last: str = HOURS[-1][:10]) -> Iterat
     for environment in (None, *_ENVIRONMENTS):
         days: dict[str, Any] = {"first": first, "last": last, "environment": environment}
         yield from (CacheCounts(**days), FallbackCounts(**days), LatencyCounts(**days))
-        for group_by in ("model", "tenant", "workflow", *(METADATA + key for key in (*ROLLUP_KEYS, "none"))):
+        for group_by in (*GROUPS, *(METADATA + key for key in (*ROLLUP_KEYS, "none"))):
             yield UsageCounts(**days, group_by=group_by)
             yield UsageCounts(**days, group_by=group_by, hourly=True, groups=2)
 

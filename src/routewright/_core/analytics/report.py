@@ -16,7 +16,7 @@ from routewright.errors import ValidationFailed
 from routewright.wire.json_scan import is_unicode
 from routewright.wire.problems import one_of, shown
 
-from .rollup import AGES_S, GROUPS, METADATA, MISS, OLDER, add_to, quantile
+from .rollup import AGES_S, GROUPS, METADATA, MISS, OLDER, TAGS, add_to, quantile
 
 DAYS = 7  # the default window
 MAX_DAYS = 3_660
@@ -76,7 +76,7 @@ def check_keys(path: str, keys: object) -> tuple[str, ...]:
             raise ValidationFailed.at(f"{path}[{place}]", f"is {shown(key)}", hint)
         if key.startswith(METADATA):
             raise ValidationFailed.at(f"{path}[{place}]", f"is {shown(key)}", f"leave out {METADATA!r}")
-    return tuple(dict.fromkeys(key for key in keys if key not in GROUPS[1:]))
+    return tuple(dict.fromkeys(key for key in keys if key not in TAGS))
 
 
 def check_group(group_by: object, keys: Collection[str], *, of_all: bool = False) -> None:

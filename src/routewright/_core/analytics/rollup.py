@@ -14,6 +14,7 @@ from struct import pack, unpack
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+from msgspec import UnsetType
 from msgspec.structs import replace
 
 from routewright import wire
@@ -23,7 +24,8 @@ from routewright.wire.money import nanos_of
 K = TypeVar("K")
 D = TypeVar("D")
 
-GROUPS = ("model", "tenant", "workflow")  # usage is always grouped by these; the last two are metadata
+TAGS = ("tenant", "workflow")  # metadata
+GROUPS = ("model", *TAGS, "policy_version", "shadow")  # usage is always grouped by these
 METADATA = "metadata."
 AGES_S = (60, 300, 900, 3_600, 21_600, 86_400)  # upper bounds of the age buckets of cache entries
 OLDER = "older"
@@ -35,7 +37,8 @@ MOST_NANOS = nanos_of(MOST_USD)
 
 _NO_TOKENS = wire.Tokens()
 _amounts = attrgetter("cost_nanos", "charged_nanos", "tokens.input", "tokens.output", "tokens.cached")
-_alike = attrgetter("environment", "model", "is_error", "was_tried", "kind", "fallback", "passed_by")
+_ALIKE = "environment", "model", "is_error", "was_tried", "kind", "fallback", "passed_by", *GROUPS[-2:]
+_alike = attrgetter(*_ALIKE)
 _ERROR = 0.0099  # relative error of a quantile: below 1 % even after rounding to five digits
 _RATIO = (1 + _ERROR) / (1 - _ERROR)
 _LOG_RATIO = log(_RATIO)
@@ -252,8 +255,12 @@ class Rollups:
             used = self._hours[hour] = _Hour()
         before = used.rows
         used.add((counted.environment, "model"), counted.model, sums, self._values)
+        if counted.policy_version:
+            used.add((counted.environment, "policy_version"), counted.policy_version, sums, self._values)
+        if counted.shadow:
+            used.add((counted.environment, "shadow"), counted.shadow, sums, self._values)
         if counted.metadata:
-            for group_by, key in (*((key, key) for key in GROUPS[1:]), *((METADATA + key, key) for key in rollup_keys)):
+            for group_by, key in (*((key, key) for key in TAGS), *((METADATA + key, key) for key in rollup_keys)):
                 value = text_of(counted.metadata.get(key))
                 if value:
                     used.add((counted.environment, group_by), value, sums, self._values)
@@ -266,7 +273,7 @@ def counted_of(trace: wire.Trace, model: str | None = None) -> wire.Counted:
     """What to count of a trace, under ``model`` (None: its own)."""
     tried = [span for span in trace.spans if isinstance(span, wire.ModelSpan)]
     moves = (span.fault or span.reason for span in trace.spans if isinstance(span, wire.FallbackSpan))
-    decisions = (span.passed_by for span in trace.spans if isinstance(span, wire.DecisionSpan))
+    decision = next((span for span in trace.spans if isinstance(span, wire.DecisionSpan)), None)
     ended: list[tuple[str, bool]] = [(trace.status, trace.status == "completed")]
     if trace.kind != "agent":
         ended = [(span.model, span.status == "ok") for span in tried if span.status != "cancelled"]
@@ -284,14 +291,21 @@ def counted_of(trace: wire.Trace, model: str | None = None) -> wire.Counted:
         was_tried=bool(tried),
         ended=ended,
         fallback=next(moves, "") if trace.fallback_used else None,
-        passed_by=next(decisions, None),
+        passed_by=None if decision is None else decision.passed_by,
         latency=(trace.selected_model or "", trace.strategy, trace.duration_ms) if answered else None,
         lookups=[
             (span.age_s or 0.0 if span.hit else None, _nanos(span.saved_usd or 0.0))
             for span in trace.spans
             if isinstance(span, wire.CacheSpan)
         ],
+        policy_version="" if trace.policy_id is None else trace.policy_version,
+        shadow=compared_to(decision.shadow, decision.candidates[0].model) if decision and decision.candidates else "",
     )
+
+
+def compared_to(shadow: wire.ShadowDecision | UnsetType | None, model: str) -> str:
+    """How a shadow's decision differs from that of its policy, which chose ``model`` (``Counted.shadow``)."""
+    return "" if not shadow else "same" if shadow.model == model else f"{model} -> {shadow.model or 'none'}"
 
 
 def amounts_of(counted: wire.Counted) -> Sequence[int]:
@@ -307,7 +321,7 @@ def group_of(counted: wire.Counted, rollup_keys: Sequence[str]) -> Hashable:
     hour = counted.created_at[:13]
     latency = counted.latency
     metadata = counted.metadata
-    values = [text_of(metadata.get(key)) for key in (*GROUPS[1:], *rollup_keys)] if metadata else ()
+    values = [text_of(metadata.get(key)) for key in (*TAGS, *rollup_keys)] if metadata else ()
     served = None if latency is None else (*latency[:2], bucket_of(min(latency[2], MOST_MS)))
     return hour, _alike(counted), served, *counted.ended, *counted.lookups, tuple(rollup_keys), *values
 
@@ -324,7 +338,7 @@ def shape_of(counted: wire.Counted, rollup_keys: Sequence[str]) -> wire.Counted:
         cost_nanos=0,
         charged_nanos=0,
         tokens=_NO_TOKENS,
-        metadata={key: metadata[key] for key in (*GROUPS[1:], *rollup_keys) if key in metadata} if metadata else {},
+        metadata={key: metadata[key] for key in (*TAGS, *rollup_keys) if key in metadata} if metadata else {},
         latency=latency,
     )
 

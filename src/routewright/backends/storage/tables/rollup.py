@@ -26,7 +26,7 @@ def _make_sql(table: str, keys: str, amounts: str, *, merge: bool = False) -> tu
     total = "merged({0}.{1}, excluded.{1})" if merge else "{0}.{1} + excluded.{1}"
     sets = ", ".join(f"{column} = {total.format(table, column)}" for column in columns)
     where = " AND ".join(f"{name} = ?" for name in names)
-    nothing = f"length({columns[0]}) = 0" if merge else f"{columns[0]} = 0"
+    nothing = f"length({columns[0]}) = 0" if merge else f"{columns[0]} <= 0"
     return (
         f"INSERT INTO {table} ({', '.join([*names, *columns])}) VALUES {{}} "
         f"ON CONFLICT ({', '.join(names)}) DO UPDATE SET {sets}",
