@@ -66,7 +66,7 @@ class _Rare(Rare):
 
     policy: wire.PolicySnapshot | None = None
     applied_policy: AppliedPolicy | None = None
-    """The policy applied to the request, until the call ends."""
+    """The policy applied to the request."""
     asks: Requirements | None = None
     """Model abilities that it needs besides text. None: none."""
     repeats = False
@@ -250,6 +250,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
             budget_tokens=None if budget is None else budget.tokens,
             policy_class=self.policy_class,
             assignment=self.assignment,
+            requested=None if self.applied_policy is None else self.applied_policy.requested,
         )
 
     @property
@@ -364,8 +365,6 @@ class Call(_Rare, Struct, dict=True, eq=False):
         self.fleet = self.board = None  # type: ignore[assignment]
         if self.warm is not None:
             self.warm = None
-        if self.applied_policy is not None:
-            self.applied_policy = None
         if served is not None and not self.attempts:  # it came from the cache
             served.text = NO_TEXT
             served.screen = served.pieces = None

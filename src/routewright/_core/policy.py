@@ -210,6 +210,7 @@ class AppliedPolicy(NamedTuple):
     snapshot: wire.PolicySnapshot
     requested_models: Sequence[str] | None
     """Ids of the models named by the request itself."""
+    requested: wire.Requested = wire.Requested()
 
 
 def apply_policy(request: wire.RouteRequest, snapshot: wire.PolicySnapshot) -> wire.RouteRequest:

@@ -36,7 +36,7 @@ from routewright._core.routing.budget import Room, room_of
 from routewright._core.routing.choice import class_choice, input_of_call
 from routewright._core.routing.decide import Choice
 from routewright._core.routing.decision import Decision
-from routewright._core.routing.inputs import Defaults, caller_requirements, requirements_of, with_ids
+from routewright._core.routing.inputs import Defaults, caller_requirements, requested_of, requirements_of, with_ids
 from routewright._core.routing.request_options import request_options_of
 from routewright._core.routing.what_if import PolicyCheck, check_policy
 from routewright._core.structured_output import Form
@@ -295,7 +295,7 @@ class Engine:
                 policy, assignment = share.choose(policy, caller.account, request.metadata)
             if policy.classes:
                 policy, class_name = class_of(policy, request.metadata or {})
-            applied_policy = AppliedPolicy(policy, request.models)
+            applied_policy = AppliedPolicy(policy, request.models, requested_of(request, self.defaults))
             request = apply_policy(request, policy)
         asks = None
         is_plain = request.params is None and request.tools is None

@@ -78,6 +78,8 @@ class Replays:
         published = [snapshot for policy in self._policies() for snapshot in (policy, *policy.classes)]
         known = next((snapshot for snapshot in published if snapshot.id == decision_input.policy), None)
         snapshot = known or self._snapshot(decision_input.policy, PolicySnapshot)
+        if decision_input.requested is not None:
+            return AppliedPolicy(snapshot, decision_input.requested.models, decision_input.requested)
         return AppliedPolicy(snapshot, decision_input.models if decision_input.models != snapshot.models else None)
 
     def _compile_boards(self, catalogue: str, as_of: str) -> Boards:

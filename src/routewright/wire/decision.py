@@ -8,7 +8,7 @@ from typing import Literal
 from .model import Model
 from .plain import JsonObject, Struct
 from .policy import Overrun, Policy, SpentShares
-from .request import Effort, Goal, Strategy
+from .request import Effort, Goal, Params, Strategy
 
 
 class Reason(StrEnum):
@@ -123,6 +123,26 @@ class WarmPrefix(Struct, frozen=True):
     tokens: int
 
 
+class Requested(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What a request with a policy itself set of the fields that policies change, without text. With it, the same
+    request can be decided under another policy."""
+
+    goal: Goal = "cost"
+    strategy: Strategy = "balanced"
+    models: tuple[str, ...] | None = None
+    fallback: tuple[str, ...] | None = None
+    prefer: tuple[str, ...] = ()
+    max_retries: int | None = None
+    timeout_ms: int | None = None
+    budget_nanos: int | None = None
+    budget_tokens: int | None = None
+    params: Params | None = None
+    """Without stop sequences, schemas and vendor fields; empty strings stand for stop sequences."""
+    default_timeout_ms: int = 60_000
+    """Like the next one, the Router's, for requests and policies that set none."""
+    default_retries: int = 1
+
+
 class DecisionInput(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Everything a decision depends on, without text. With the three snapshots, a replay is exact."""
 
@@ -181,6 +201,8 @@ class DecisionInput(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """Name of the class of ``policy`` that applied, if any."""
     spent: SpentShares | None = None
     """What the classes of ``policy`` read of the caller's limits. None: they read nothing, or nothing is limited."""
+    requested: Requested | None = None
+    """What the request itself set, if a policy applied. Decides nothing and is not part of the digest."""
 
 
 class CatalogueSnapshot(Struct, frozen=True, tag="catalogue", tag_field="kind"):

@@ -10,18 +10,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from msgspec.structs import astuple
-
 from routewright._core.call import Call
-from routewright._core.money import PICOS_PER_NANO, budget_nanos
-from routewright.wire import Budget, DecisionInput, Fallback, JsonObject, Policy, TokenBounds
+from routewright._core.money import PICOS_PER_NANO
+from routewright.wire import DecisionInput, TokenBounds
 
 from .budget import Room, limit_to
 from .decide import Choice, find_plan, pays_for_any
-from .inputs import RULES, Defaults
+from .inputs import RULES, Defaults, limits_of, request_fields
 from .logarithms import SIZE_CLASSES, size_class
 from .plan import Plan
-from .quality import micro
 
 
 def class_choice(call: Call, budget: Room | None, defaults: Defaults) -> Choice | None:
@@ -60,42 +57,26 @@ def covers(plan: Plan, tokens: TokenBounds, timeout_ms: int, budget: Room | None
 def input_of_call(call: Call, defaults: Defaults) -> DecisionInput:
     """The input of a decision for the call alone: everything that it depends on, and no text."""
     request = call.request
-    budget = request.budget or Budget()
-    fallback = request.fallback or Fallback()
+    cost_nanos, tokens = (None, None) if request.budget is None else limits_of(request.budget)
+    rules = None if call.policy is None else call.policy.policy
     return DecisionInput(
         catalogue=call.board.pool.snapshot.id,
         health=call.board.forecast.health.id,
         policy=None if call.policy is None else call.policy.id,
         as_of=call.as_of,
         tokens=call.bounds,
-        goal=request.goal or "cost",
-        strategy=request.strategy or "balanced",
-        models=None if request.models is None else tuple(request.models),
-        fallback=None if fallback.models is None else tuple(fallback.models),
-        max_retries=defaults.max_retries if fallback.max_retries is None else int(fallback.max_retries),
         default_output_cap=defaults.output_cap,
-        budget_nanos=None if budget.max_cost_usd is None else budget_nanos(budget.max_cost_usd),
-        budget_tokens=None if budget.max_tokens is None else int(budget.max_tokens),
+        budget_nanos=cost_nanos,
+        budget_tokens=tokens,
         timeout_ms=call.timeout_ms,
         rules=RULES,
-        prefer=tuple(request.prefer or ()),
         workload=call.workload,
         warm=() if call.warm is None else call.warm.prefixes,
         policy_class=call.policy_class,
         assignment=call.assignment,
-        **({} if call.asks is None else call.asks._asdict()),
-        **({} if call.policy is None else _own_rules(call.policy.policy)),
+        requested=None if call.applied_policy is None else call.applied_policy.requested,
+        **request_fields(request, call.asks, rules, defaults.max_retries),
     )
-
-
-def _own_rules(policy: Policy) -> JsonObject:
-    """The fields that only a policy can set."""
-    return {
-        "regions": tuple(policy.regions or ()),
-        "weights": None if policy.weights is None else tuple(int(share) for share in astuple(policy.weights)),
-        "min_quality": None if policy.min_quality is None else micro(policy.min_quality),
-        "max_latency_ms": None if policy.max_latency_ms is None else int(policy.max_latency_ms),
-    }
 
 
 def limit_to_money(call: Call, own_input: DecisionInput, left_nanos: int) -> DecisionInput | None:

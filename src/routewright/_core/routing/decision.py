@@ -30,6 +30,7 @@ NAMED = 3
 CHECKED_ONE_BY_ONE = 64  # rows to check one by one; beyond these, arithmetic over the whole pool is faster
 _FIRST_FIELDS = DecisionInput.__struct_fields__.index("prefer")
 """Later fields enter a digest only if they are set, which keeps the digests of older decisions."""
+_REQUESTED = DecisionInput.__struct_fields__.index("requested")
 _WHITELIST = REASONS.index(Reason.WHITELIST)
 _CIRCUIT_OPEN = REASONS.index(Reason.CIRCUIT_OPEN)
 
@@ -238,6 +239,7 @@ class Decision(PlainData):
 def digest_of(inputs: DecisionInput, models: list[str], output: OutputPlan, score: int) -> str:
     """Fingerprint of a decision's input and plan: the models in order, the output cap, the first one's score."""
     every_field = astuple(inputs)
+    every_field = (*every_field[:_REQUESTED], *every_field[_REQUESTED + 1 :])
     while len(every_field) > _FIRST_FIELDS and not every_field[-1]:
         every_field = every_field[:-1]
     return blake2b(msgspec.json.encode([every_field, [*models, *output, score]]), digest_size=16).hexdigest()

@@ -180,7 +180,7 @@ class Search:
         self.decision_input = inputs
         self.forecast: Forecast = board.forecast
         self.known = ModelIndex(board.pool.models, board.boards.aliases)
-        self.published, self.request_models = applied_policy or AppliedPolicy(_NO_POLICY, inputs.models)
+        self.published, self.request_models = (applied_policy or AppliedPolicy(_NO_POLICY, inputs.models))[:2]
         self.policy = self.published.policy
         self.by = f"policy {self.policy.name!r}" if self.policy.name else "the policy"
 
