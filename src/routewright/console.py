@@ -47,6 +47,7 @@ from ._setup.root_secret import SECRET as SECRET
 from ._setup.root_secret import RootSecret
 from ._setup.root_secret import secret_path as secret_path
 from .backends.clock import SystemClock
+from .catalogue import Catalogue
 from .errors import NotFound, PreconditionFailed, StorageUnavailable, UnsupportedWrite, ValidationFailed
 from .protocols import BaseStorage, Clock, LocalStorage, Storage, WebhookTransport, options_of
 from .settings import WebhookSettings
@@ -519,6 +520,33 @@ class Console(Closing):
         wake(self._storage)
         return endpoint
 
+    async def simulate(
+        self, draft: str | wire.Policy, *, since: str = "7d", filter: str = "", account: str | None = None
+    ) -> wire.SimulationReport:
+        """Decide the stored requests of a time again under a draft, by its name, a version's label or as an object, and
+        report what changes. No model is called.
+
+        The requests are those that named the policy; if there are none, those without a policy. ``filter`` selects
+        others. ``since``: a time, or a span such as ``7d``. ``account`` None: all. Raises ``ValidationFailed`` and
+        ``NotFound``."""
+        raise NotImplementedError
+
+    async def what_if(
+        self,
+        *,
+        since: str = "30d",
+        without: Sequence[str] = (),
+        only: Sequence[str] = (),
+        prices: Catalogue | None = None,
+        cache: bool = True,
+        filter: str = "",
+        account: str | None = None,
+    ) -> wire.WhatIfReport:
+        """Decide the stored requests of a time again ``without`` some models or with ``only`` some, at the ``prices``
+        of a catalogue, or with ``cache=False``, and report what they would have cost. No model is called. Raises
+        ``ValidationFailed``."""
+        raise NotImplementedError
+
     async def _change_endpoint(
         self, account: str, endpoint_id: str, change: Callable[[wire.Endpoint], wire.Endpoint]
     ) -> wire.Endpoint:
@@ -570,6 +598,8 @@ class BlockingConsole(Twin[Console]):
     deliver = plain(Console.deliver)
     test_endpoint = plain(Console.test_endpoint)
     rotate_secret = plain(Console.rotate_secret)
+    simulate = plain(Console.simulate)
+    what_if = plain(Console.what_if)
 
 
 def _without_secret(kind: str) -> StorageUnavailable:

@@ -14,6 +14,7 @@ from .plain import JsonObject as JsonObject
 from .policy import *
 from .request import *
 from .response import *
+from .simulation import *
 from .status import *
 from .storage import *
 from .trace import *
