@@ -202,14 +202,18 @@ class Console(Closing):
         limits: wire.RateLimits | None = None,
         budget_usd: float | None = None,
         monthly_limit_usd: float | None = None,
+        models: Sequence[str] | None = None,
+        policies: Sequence[str] | None = None,
     ) -> wire.NewKey:
         """Create a key of an account. The result is the only place that shows it; a digest is stored. ``scopes``: None
         is all. ``limits`` apply beside those of the account. ``budget_usd`` is the most that its calls may ever be
-        charged, ``monthly_limit_usd`` the most in a month. Raises ``NotFound``, ``ValidationFailed`` and
-        ``StorageUnavailable``, and ``InternalError`` if the storage has no ``accounts``."""
+        charged, ``monthly_limit_usd`` the most in a month. ``models``: what its calls may use, in the words of a
+        policy; ``policies``: names or ids of those of which its calls use one. Raises ``NotFound``,
+        ``ValidationFailed`` and ``StorageUnavailable``, and ``InternalError`` if the storage has no ``accounts``."""
         self._check_accounts()
         arguments = {"name": name, "environment": environment, "scopes": scopes, "limits": limits,
-                 "budget_usd": budget_usd, "monthly_limit_usd": monthly_limit_usd}  # fmt: skip
+                 "budget_usd": budget_usd, "monthly_limit_usd": monthly_limit_usd,
+                 "models": models, "policies": policies}  # fmt: skip
         terms = key_terms(arguments)
         await self.account(account)
         text = new_key(environment, secrets.token_bytes(RANDOM_BYTES))
@@ -244,12 +248,14 @@ class Console(Closing):
         limits: wire.RateLimits | UnsetType | None = UNSET,
         budget_usd: float | UnsetType | None = UNSET,
         monthly_limit_usd: float | UnsetType | None = UNSET,
+        models: Sequence[str] | UnsetType | None = UNSET,
+        policies: Sequence[str] | UnsetType | None = UNSET,
     ) -> wire.Key:
         """Change the given terms of a key; concurrent changes of other terms are kept. ``limits`` are replaced as a
         whole: None in them is no limit. Raises ``NotFound`` and ``ValidationFailed``, and ``PreconditionFailed`` if
         concurrent changes never end."""
         arguments = {"name": name, "scopes": scopes, "limits": limits, "budget_usd": budget_usd,
-                 "monthly_limit_usd": monthly_limit_usd}  # fmt: skip
+                 "monthly_limit_usd": monthly_limit_usd, "models": models, "policies": policies}  # fmt: skip
         terms = key_terms(arguments)
 
         async def attempt() -> wire.Key:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from ._assembly import Parts
 from ._core.call import Call
 from ._core.catalogue.models import resolve_one
+from ._core.permissions import permits
 from ._core.request.read import Tags, add_tags, as_budget, decode_request, read_request, read_tags
 from ._core.request.rules import CALLER_EXTRA
 from ._core.routing.budget import SharedBudget, room_of
@@ -414,14 +415,19 @@ class Router:
         raise NotFound(f"trace {past.id!r} has no decision{hint}")
 
     def models(self, *, caller: Caller | None = None) -> list[Model]:
-        """Every known model, with today's price, window, abilities and availability (spec 2.3).
+        """Every known model that the caller may use, with today's price, window, abilities and availability (spec 2.3).
 
         ``availability.status`` is ``unavailable`` if no provider serves it, it is disabled, or its vendor withdrew it;
         ``degraded`` if most recent calls failed, or a key of its provider was refused."""
-        return self._parts.fleet(self._as(caller).environment).models()
+        caller = self._as(caller)
+        fleet = self._parts.fleet(caller.environment)
+        models = fleet.models()
+        if caller.models is None:
+            return models
+        return [model for model in models if model.id in fleet.select(caller.models)]
 
     def model_names(self, *, caller: Caller | None = None) -> Mapping[str, str]:
-        """Every name that requests may use, ids and aliases, with the id of its model."""
+        """Every name of a model, ids and aliases, with its id; also of those that the caller may not use."""
         return self._parts.fleet(self._as(caller).environment).names
 
     def caller_extra(self, provider: str, *, caller: Caller | None = None) -> frozenset[str]:
@@ -429,9 +435,10 @@ class Router:
         inside an object."""
         return self._parts.fleet(self._as(caller).environment).caller_extra.get(provider, CALLER_EXTRA)
 
-    def policies(self) -> list[Policy]:
-        """The policies that ``policy_id`` can name."""
-        return [snapshot.policy for snapshot in self._parts.engine.policy_table.policies]
+    def policies(self, *, caller: Caller | None = None) -> list[Policy]:
+        """The policies that ``policy_id`` can name, and the caller may use."""
+        policies = self._parts.engine.policy_table.policies
+        return [snapshot.policy for snapshot in policies if permits(self._as(caller), snapshot)]
 
     def reload_policies(self, policies: Sequence[Policy] | None = None) -> list[PolicyChanged]:
         """Replace all policies at once; without an argument by those now in the ``PolicyFile``. Running requests keep

@@ -84,6 +84,15 @@ def match_words(words: Iterable[str], model: Model, index: ModelIndex) -> list[s
     return picked
 
 
+def match_models(words: Sequence[str], index: ModelIndex) -> tuple[str, ...]:
+    """Ids of all models that words match. Words without a match are left out."""
+    return tuple(
+        model.id
+        for model in index.models
+        if any(not model.free_tier or index.find(word) is not None for word in match_words(words, model, index))
+    )
+
+
 def _match_models(word: str, index: ModelIndex, path: str) -> list[Model]:
     if (named := index.find(word)) is not None:
         return [named]

@@ -21,6 +21,7 @@ from routewright._core.accounts.keys import is_issued
 from routewright._core.call import Call
 from routewright._core.idempotency import fingerprint
 from routewright._core.limits import OUTPUT_TOKENS, headers_of
+from routewright._core.permissions import narrow
 from routewright._runtime.identity import Ids
 from routewright._runtime.worker import Worker
 from routewright.errors import InternalError, PermissionDenied, RateLimited, RouterError, StorageUnavailable
@@ -117,6 +118,8 @@ class Admissions:
         deadline = started_at + (request.timeout_ms or self.default_timeout_ms) / 1000
         trace_id = self.ids("tr_")
         at = self.clock.time()
+        if left is not None and left.key is not None and (left.key.models or left.key.policies):
+            caller = narrow(caller, left.key)
         return Admission(
             self, read, caller, run, left, patient, tokens, trace_id, at, started_at, deadline, self.event_id, tool
         )
@@ -259,6 +262,8 @@ class Admission(Struct, eq=False):
             raise unfit(self._shared.accounts, "look", "a Left", left)
         self.left = left
         self.is_unadmitted = False
+        if left.key is not None:
+            self.caller = narrow(self.caller, left.key)
         return left
 
     async def take(self, nanos: int = 0) -> wire.Grant | wire.Replay | wire.Short:
@@ -277,7 +282,9 @@ class Admission(Struct, eq=False):
         read = self._read
         if self.claim is None and read.request.idempotency_key is not None:
             body = msgspec.to_builtins(read.request) if read.body is None else read.body
-            self.claim = wire.Claim(read.request.idempotency_key, fingerprint("POST", read.path, body))
+            rights = self.caller.models, self.caller.policies  # other keys of the account may be allowed more
+            path = read.path if rights == (None, None) else f"{read.path} {rights}"
+            self.claim = wire.Claim(read.request.idempotency_key, fingerprint("POST", path, body))
         while True:
             left_s = self.deadline - shared.clock.monotonic()
             spare_s = 0.0 if shared.is_immediate else min(SPARE_S, left_s / 4)

@@ -6,7 +6,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from hashlib import sha256
 from math import inf
 from types import MappingProxyType
@@ -24,6 +24,7 @@ from routewright._core.attempts.retry import RetryBudget
 from routewright._core.attempts.statistics import EPOCH_S, Entry, epoch_at
 from routewright._core.attempts.timeouts import ExecutionLimits
 from routewright._core.catalogue.models import check_aliases, mark_unavailable, snapshot
+from routewright._core.model_selector import ModelIndex, match_models
 from routewright._core.routing.board import Board, Boards
 from routewright._core.routing.constraints import Kind
 from routewright._core.routing.pool import Pool
@@ -38,6 +39,8 @@ from .shared_limits import Sharing
 
 _log = logging.getLogger(__name__)
 DAY_S = 86_400
+MOST_SELECTIONS = 1_000
+"""Keys whose words are resolved only once."""
 PUBLISH_EVERY_S = 0.25
 """Least interval between two publications of health."""
 
@@ -100,6 +103,9 @@ class Fleet:
         """True if a provider supports images by URLs that begin with ``http://``."""
         self.caller_extra = caller_extra_of(server)
         check_aliases(aliases, self.pool.row)
+        find_ids = partial(match_models, index=ModelIndex(catalogue.models, aliases))
+        self.select: Callable[[tuple[str, ...]], tuple[str, ...]] = lru_cache(MOST_SELECTIONS)(find_ids)
+        """Ids of the models that the words of a key match."""
         self.limits = limits
         retries = [provider.max_retries for provider in own]
         self.rules = Rules(limits, retries=retries if any(number is not None for number in retries) else None)

@@ -27,6 +27,7 @@ from routewright._core.call import Call
 from routewright._core.guardrails.screen import RequestGate, at_stage, guardrails_of
 from routewright._core.guardrails.texts import PIECE_CHARS
 from routewright._core.outcome import raise_failure
+from routewright._core.permissions import permit
 from routewright._core.policy import AppliedPolicy, apply_policy, class_of, find_policy, name_of
 from routewright._core.policy_table import PolicyTable
 from routewright._core.prompt_caches import LEAST_TOKENS
@@ -288,8 +289,11 @@ class Engine:
                 request = with_ids(request, fleet.aliases, board.pool.row)
             except ValidationFailed as error:
                 raise fleet.explain(error) from None
+        policies = policies or self.policy_table
+        if caller.models or caller.policies:
+            request = permit(request, caller, fleet.select(caller.models or ()), policies.by_key)
+            lists = lists or caller.models is not None
         if request.policy_id is not None:
-            policies = policies or self.policy_table
             policy = find_policy(request.policy_id, policies.by_key)
             if policies.shares and (share := policies.shares.get(policy.id)) is not None:
                 policy, assignment = share.choose(policy, caller.account, request.metadata)
@@ -412,7 +416,8 @@ class Engine:
         choice: Choice | None = None
         lookup = None
         try:
-            if call is None:
+            is_open = admission.left is None and await self.admissions.is_open(admission)
+            if call is None:  # what its key may use, and what it has spent, are known now
                 call = self.make_call(read, admission.caller, fleet, admission)
             if (tool := admission.tool) is not None:
                 call.tool = tool
@@ -420,7 +425,7 @@ class Engine:
                     call.limit(Room(tool.scope.room_nanos, None))
             if call.policy is not None:  # it may shorten the time-out
                 admission.adopt(call)
-            if admission.left is None and await self.admissions.is_open(admission):
+            if is_open:
                 return AdmittedCall(call)
             has_guardrails = bool(self._guardrails) or call.policy is not None
             if has_guardrails and not call.is_guarded and at_stage(self.guardrails(call), "input"):

@@ -205,6 +205,10 @@ def check_caller(caller: object) -> None:
     if scopes is not None and not (isinstance(scopes, tuple) and all(scope in SCOPES for scope in scopes)):
         hint = f"pass a tuple of some of {', '.join(SCOPES)}, or None for all"
         raise ValidationFailed.at("caller.scopes", f"is {shown(scopes)}", hint)
+    for field in ("models", "policies"):
+        names = getattr(caller, field)
+        if names is not None and not (names and isinstance(names, tuple) and {*map(type, names)} == {str}):
+            raise ValidationFailed.at(f"caller.{field}", f"is {shown(names)}", "pass a tuple of names, or None for all")
 
 
 def check_key_id(path: str, key_id: object) -> None:

@@ -96,7 +96,7 @@ class Authenticator:
                     await self._storage.apply(key.account, [write])
             except RouterError as error:
                 _log.debug("the key %s is still digested with the previous secret (%s)", key.id, type(error).__name__)
-        caller = Caller(key.account, key.environment, key.id, key.scopes)
+        caller = Caller(key.account, key.environment, key.id, key.scopes, key.models, key.policies)
         self._cache[digests[0]] = _CacheEntry(caller, began + self._recheck_s)
         if len(self._cache) > MAX_CACHED:
             with suppress(KeyError):  # another thread took the last

@@ -16,7 +16,7 @@ from .store import IN_STORE, existing_store, named_store, store_verb
 
 _LIMITS = {"requests_per_min": "requests a minute", "tokens_per_min": "tokens a minute", "concurrency": "calls at once"}
 _ACCOUNT_TERMS = ("plan", "prepaid", "monthly_limit_usd")
-_KEY_TERMS = ("name", "scopes", "budget_usd", "monthly_limit_usd")
+_KEY_TERMS = ("name", "scopes", "budget_usd", "monthly_limit_usd", "models", "policies")
 _ACCOUNTS = """name plan limits.requests_per_min limits.tokens_per_min limits.concurrency prepaid monthly_limit_usd
     created_at"""
 _STANDING = "id name revoked_at total.spent_usd total.limit_usd month.spent_usd month.limit_usd month.reserved_usd"
@@ -28,6 +28,10 @@ def _limits(word: str, scope: str) -> list[Declaration]:
         arg(f"--{name.replace('_', '-')} N", f"{label}, {scope}", number_or(word, int), ABSENT)
         for name, label in _LIMITS.items()
     ]
+
+
+def _names_or_all(text: str) -> list[str] | None:
+    return None if text == "all" else separated(text)
 
 
 def _money(option: str, text: str) -> Declaration:
@@ -44,6 +48,8 @@ _OTHER_TERMS = (
 )
 _ACCOUNT = arg("account ACCOUNT", "account that owns the key")
 _KEY = (_ACCOUNT, arg("key_id ID", "id of the key, as 'routewright keys ls' lists it"))
+_MODELS = "models that its calls may use: ids, aliases, 'openai/*', provider:openai"
+_POLICIES = "policies of which its calls must use one; a single one applies by itself"
 _SCOPES = f"permissions: {', '.join(get_args(Scope))}"
 _KEY_LIMITS = (
     *_limits("none", "in addition to the account's: a number, or none"),
@@ -131,6 +137,8 @@ def _account_json(account: Account) -> JsonObject:
     _ACCOUNT,
     arg("--environment", "environment of its calls", Environment, "production"),
     several("--scope SCOPE,...", f"{_SCOPES} (default: all)", dest="scopes"),
+    several("--models ID,...", f"{_MODELS} (default: all)"),
+    several("--policies NAME,...", f"{_POLICIES} (default: any or none)"),
     *_KEY_LIMITS,
 )
 async def _create_key(args: Namespace, screen: Screen, console: Console) -> None:
@@ -157,13 +165,9 @@ async def _ls_keys(args: Namespace, screen: Screen, console: Console) -> None:
     "keys change",
     *_KEY,
     arg("--name NAME", "name of the key", default=ABSENT),
-    arg(
-        "--scope SCOPE,...",
-        f"{_SCOPES}, or all",
-        lambda text: None if text == "all" else separated(text),
-        ABSENT,
-        dest="scopes",
-    ),
+    arg("--scope SCOPE,...", f"{_SCOPES}, or all", _names_or_all, ABSENT, dest="scopes"),
+    arg("--models ID,...", f"{_MODELS}, or all", _names_or_all, ABSENT),
+    arg("--policies NAME,...", f"{_POLICIES}, or all", _names_or_all, ABSENT),
     *_KEY_LIMITS,
 )
 async def _change_key(args: Namespace, screen: Screen, console: Console) -> None:
@@ -190,7 +194,9 @@ async def _revoke(args: Namespace, screen: Screen, console: Console) -> None:
 
 
 def _key_json(key: Key) -> JsonObject:
-    record = pick(key, "id account environment name prefix created_at revoked_at budget_usd monthly_limit_usd")
+    record = pick(
+        key, "id account environment name prefix created_at revoked_at budget_usd monthly_limit_usd models policies"
+    )
     return {**record, "scopes": list(key.scopes or get_args(Scope)), "limits": _limits_json(key.limits)}
 
 

@@ -269,7 +269,7 @@ async def models(service: Service, exchange: Exchange, caller: wire.Caller, _: N
 async def policies(service: Service, exchange: Exchange, caller: wire.Caller, _: NoQuery) -> None:
     """The policies that ``policy_id`` can name."""
     # guardrails stay hidden: callers who know them can write around them
-    await exchange.json([replace(policy, guardrails=None) for policy in service.router.policies()])
+    await exchange.json([replace(policy, guardrails=None) for policy in service.router.policies(caller=caller)])
 
 
 def _traces(service: Service, caller: wire.Caller) -> TraceStore:

@@ -116,6 +116,10 @@ class Caller(Struct, frozen=True, gc=False):
     scopes: tuple[Scope, ...] | None = None
     """What the key is allowed. None: everything. A Router checks only ``route``; check the others where you serve that
     data."""
+    models: tuple[str, ...] | None = None
+    """Models that its calls may use, in the words of a policy. None: all, or those of the key."""
+    policies: tuple[str, ...] | None = None
+    """Names or ids of policies of which its calls use one. None: any or none, or those of the key."""
 
 
 class Account(Struct, frozen=True, kw_only=True):
@@ -169,6 +173,11 @@ class Key(Struct, frozen=True, kw_only=True):
     """Highest total charge for its calls, counted from the key's creation. None: no limit."""
     monthly_nanos: int | None = None
     """Highest charge for its calls per calendar month (UTC). None: no limit."""
+    models: tuple[str, ...] | None = None
+    """Models that its calls may use, in the words of a policy: ids, aliases, ``openai/*``, ``provider:openai``. None:
+    all."""
+    policies: tuple[str, ...] | None = None
+    """Names or ids of policies of which its calls must use one. A single one applies by itself. None: any or none."""
     revoked_at: str | None = None
     """None: the key is active."""
 

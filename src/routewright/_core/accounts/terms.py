@@ -201,6 +201,12 @@ def _scopes(value: object) -> tuple[str, ...]:
     return tuple(scope for scope in SCOPES if scope in value)
 
 
+def _names(value: object) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence) or not value:
+        raise _Invalid(f"is {describe(value)}", "pass a list of names, or None for all")
+    return tuple(dict.fromkeys(map(_text(MAX_TEXT_CHARS), value)))
+
+
 def _credit_id(value: object) -> str:
     text = _text(MAX_TEXT_CHARS)(value)
     if text.startswith(_CALL_ID):
@@ -227,6 +233,8 @@ _KEY: dict[str, Read] = {
     "limits": _rates,
     "budget_usd": _usd,
     "monthly_limit_usd": _usd,
+    "models": _or_none(_names),
+    "policies": _or_none(_names),
 }
 _INCIDENT: dict[str, Read] = {
     "title": _text(MAX_TEXT_CHARS),
