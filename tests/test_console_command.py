@@ -214,8 +214,8 @@ def test_show_prints_the_standing_of_an_account(acme: str, capsys: Capture) -> N
         (["keys", "ls", "umbra"], "no account 'umbra'"),
         (["keys", "change", "acme", "key_1", "--budget", "5"], "no key 'key_1'"),
         (["keys", "change", "acme", "key_1"],
-         "no change is given; give at least one of --name, --scope, --budget, --monthly-limit, "
-         "--requests-per-min, --tokens-per-min, --concurrency"),
+         "no change is given; give at least one of --name, --scope, --budget, --monthly-limit, --models, "
+         "--policies, --requests-per-min, --tokens-per-min, --concurrency"),
         (["accounts", "change", "acme"],
          "no change is given; give at least one of --plan, --prepaid, --monthly-limit, --requests-per-min, "
          "--tokens-per-min, --concurrency"),
@@ -263,7 +263,8 @@ def test_a_new_key_goes_to_stdout_alone(capsys: Capture) -> None:
 
 
 def test_a_key_is_made_with_all_its_terms(capsys: Capture) -> None:
-    options = ["--environment", "sandbox", "--scope", "route,models:read", "--scope", "agents", "--tokens-per-min", "9"]
+    options = ["--environment", "sandbox", "--scope", "route,models:read", "--scope", "agents", "--tokens-per-min", "9",
+               "--models", "openai/*,provider:google", "--policies", "support"]  # fmt: skip
     made = told(capsys, "keys", "create", "acme", "--name", "x", *options, "--budget", "5", "--monthly-limit", "0.5")
     key = made.pop("key")
     assert key.startswith("sk_test_")
@@ -277,10 +278,14 @@ def test_a_key_is_made_with_all_its_terms(capsys: Capture) -> None:
         "revoked_at": None,
         "budget_usd": 5.0,
         "monthly_limit_usd": 0.5,
+        "models": ["openai/*", "provider:google"],
+        "policies": ["support"],
         "scopes": ["route", "agents", "models:read"],
         "limits": {"requests_per_min": None, "tokens_per_min": 9, "concurrency": None},
     }
     assert told(capsys, "keys", "ls", "acme")["keys"] == [made]
+    changed = told(capsys, "keys", "change", "acme", made["id"], "--models", "all", "--policies", "a,b")
+    assert (changed["models"], changed["policies"]) == (None, ["a", "b"])
 
 
 def test_keys_are_listed_and_revoked(capsys: Capture) -> None:

@@ -124,6 +124,13 @@ class Admissions:
             self, read, caller, run, left, patient, tokens, trace_id, at, started_at, deadline, self.event_id, tool
         )
 
+    async def find_rights(self, read: Read, caller: Caller) -> Caller:
+        """The caller with what its key may use. Raises as ``begin`` and ``is_open``."""
+        admission = self.begin(read, caller)
+        if admission is not None and admission.left is None:
+            await self.is_open(admission)
+        return caller if admission is None else admission.caller
+
     async def is_open(self, admission: Admission) -> bool:
         """Look up an unknown caller. True if nothing limits the call. A caller that had no account before is not held
         up by an unavailable or hanging storage. Raises as ``Admission.look``, and ``PermissionDenied`` for an unknown

@@ -91,8 +91,9 @@ class Many(Generic[T]):
         if read.request.stream:
             raise ValidationFailed.of(STREAMED)
         screening = None
+        caller = await self._engine.admissions.find_rights(read, self._caller)
         while True:
-            call = self._engine.make_call(read, self._caller)
+            call = self._engine.make_call(read, caller)
             if screening is None:  # once: a host's guardrails may be slow, or cost something
                 await self._engine.guard(call)
                 screening = call.request, call.hits, call.bounds

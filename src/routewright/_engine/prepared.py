@@ -64,7 +64,7 @@ class Prepared:
     def decision(self) -> Decision:
         """The decision as of now (``Router.decide``), without counting in rate limits. Tokens are counted inline if
         need be; ``await decide()`` counts them in a thread."""
-        return at_once(self._decide())
+        return at_once(self._decide(self.caller))
 
     def run(self) -> Awaitable[Answer[Any]]:
         """Admit the request and answer it. Raises as ``Router.route``."""
@@ -77,40 +77,40 @@ class Prepared:
     async def decide(self) -> Decision:
         """Choose a model without calling it. Counts as a request without tokens in the caller's rate limits. Raises as
         ``Router.decide``, and as an admission: ``RateLimited`` ..."""
-        async with self._admitted():
-            return await self._decide()
+        async with self._admitted() as caller:
+            return await self._decide(caller)
 
     async def count_tokens(self, model: str | None = None) -> InputTokens:
         """Count the input tokens for a model, by default the one that would serve the request. Admitted as ``decide``
         is. Raises ``ValidationFailed`` for an unknown model, and ``RouterTimeoutError``."""
         engine = self._engine
-        async with self._admitted():
-            call = engine.make_call(self._read, self.caller)
+        async with self._admitted() as caller:
+            call = engine.make_call(self._read, caller)
             pool = call.board.pool
             if model is None:
-                model = (await self._decide()).model
+                model = (await self._decide(caller)).model
             else:
                 model = resolve_one(model, call.fleet.aliases, pool.row, "model")
             counted = await engine.counting.count(call, engine.deciding.input_of(call))
             return InputTokens(model, *length(counted.tokens, pool.measures[pool.measure[pool.row[model]]]))
 
-    async def _decide(self) -> Decision:
-        return await self._engine.decision(self._engine.make_call(self._read, self.caller))
+    async def _decide(self, caller: Caller) -> Decision:
+        return await self._engine.decision(self._engine.make_call(self._read, caller))
 
     @asynccontextmanager
-    async def _admitted(self) -> AsyncIterator[None]:
-        """Admit an operation that calls no model. It takes no idempotency key, since it has no answer to keep."""
+    async def _admitted(self) -> AsyncIterator[Caller]:
+        """Admit an operation that calls no model, and yield its caller. It takes no idempotency key, since it has no answer to keep."""
         read = replace(self._read, request=replace(self.request, idempotency_key=None))
         await self._engine.servers.wait()
         admissions = self._engine.admissions
         admission = admissions.begin(read, self.caller)
         if admission is None or (admission.left is None and await admissions.is_open(admission)):
-            yield
+            yield self.caller
             return
         try:
             await admission.take()
             self.headers = admission.headers
-            yield
+            yield admission.caller
         except RouterError as error:
             admission.annotate(error)
             raise

@@ -292,7 +292,6 @@ class Engine:
         policies = policies or self.policy_table
         if caller.models or caller.policies:
             request = permit(request, caller, fleet.select(caller.models or ()), policies.by_key)
-            lists = lists or caller.models is not None
         if request.policy_id is not None:
             policy = find_policy(request.policy_id, policies.by_key)
             if policies.shares and (share := policies.shares.get(policy.id)) is not None:
@@ -331,7 +330,7 @@ class Engine:
             started_at,
             started_at,
         )
-        if lists or request.prefer is not None:  # the policy may have set ``prefer``
+        if lists or caller.models or request.prefer is not None:  # the policy may have set ``prefer``
             call.has_lists = True
         if asks is not None:
             call.asks = asks

@@ -203,7 +203,7 @@ def _scopes(value: object) -> tuple[str, ...]:
 
 def _names(value: object) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence) or not value:
-        raise _Invalid(f"is {describe(value)}", "pass a list of names, or None for all")
+        raise _Invalid(f"is {describe(value)}", "pass a list with a name or more, or None for all")
     return tuple(dict.fromkeys(map(_text(MAX_TEXT_CHARS), value)))
 
 
