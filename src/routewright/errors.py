@@ -203,7 +203,7 @@ class QuotaExhausted(RouterError, code="quota_exhausted", status=402, type="bill
 
 
 class PermissionDenied(RouterError, code="permission_denied", status=403, type="permission_error"):
-    """The key lacks the scope that this call needs, or the caller's account is unknown."""
+    """The key lacks the scope that this call needs or may not use what it names, or the account is unknown."""
 
 
 class BlockedByPolicy(RouterError, code="blocked_by_policy", status=403, type="permission_error"):

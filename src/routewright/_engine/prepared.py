@@ -99,7 +99,8 @@ class Prepared:
 
     @asynccontextmanager
     async def _admitted(self) -> AsyncIterator[Caller]:
-        """Admit an operation that calls no model, and yield its caller. It takes no idempotency key, since it has no answer to keep."""
+        """Admit an operation that calls no model, and yield its caller. It takes no idempotency key, since it has no
+        answer to keep."""
         read = replace(self._read, request=replace(self.request, idempotency_key=None))
         await self._engine.servers.wait()
         admissions = self._engine.admissions

@@ -281,8 +281,7 @@ class Engine:
         if not fleet.serves:
             fleet.require_providers(caller)
         board = fleet.board()
-        fallback = request.fallback
-        chain = fallback is not None and fallback.models is not None
+        chain = request.fallback is not None and request.fallback.models is not None
         lists = chain or request.models is not None or request.prefer is not None
         if lists:
             try:
