@@ -26,7 +26,7 @@ FLOORS = [
     ["_engine", "backends"],
     ["_setup"],
     (
-        "settings storage guardrail policies catalogue tools webhook trace console ledger cache _assembly "
+        "settings storage guardrail catalogue policies tools webhook trace console ledger cache _assembly "
         "router agent testing"
     ).split(),
     ["integrations", "server", "serve", "cli", "__main__", "__init__"],
@@ -37,9 +37,9 @@ CORE_ORDER = (
     "request/compatibility request/rules structured_output crypto trace/filter analytics/rollup analytics/report "
     "write_batch guardrails/detectors guardrails/custom guardrails/texts request/read catalogue/models model_selector "
     "routing/request_options routing/pool routing/forecast attempts/statistics attempts/health policy permissions "
-    "routing/inputs routing/rebase routing/constraints prompt_caches routing/scoring routing/plan routing/order "
-    "routing/board routing/budget routing/refusal routing/decide routing/decision routing/what_if idempotency "
-    "cache/request_key cache/comparators cache/question cache/calibration cache/guards attempts/faults "
+    "routing/inputs routing/rebase routing/constraints prompt_caches routing/scoring publication routing/plan "
+    "routing/order routing/board routing/budget routing/refusal routing/decide routing/decision routing/what_if "
+    "idempotency cache/request_key cache/comparators cache/question cache/calibration cache/guards attempts/faults "
     "attempts/timeouts attempts/retry attempts/breaker alerts outage attempts/journal webhooks/signature "
     "agent/calculator agent/request agent/machine limits guardrails/screen policy_table guardrails/capture "
     "attempts/record attempts/fallback attempts/machine trace/spans accounts/keys accounts/terms snapshot_delta "

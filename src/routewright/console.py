@@ -1,4 +1,4 @@
-"""``Console``: administers accounts, keys, credit, webhook endpoints, incidents and the root secret."""
+"""``Console``: administers accounts, keys, credit, policies, webhook endpoints, incidents and the root secret."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ from ._setup.root_secret import secret_path as secret_path
 from .backends.clock import SystemClock
 from .catalogue import Catalogue
 from .errors import NotFound, PreconditionFailed, StorageUnavailable, UnsupportedWrite, ValidationFailed
+from .policies import BlockingPolicyStore, PolicyStore
 from .protocols import BaseStorage, Clock, LocalStorage, Storage, WebhookTransport, options_of
 from .settings import WebhookSettings
 from .storage import storage_at
@@ -70,6 +71,7 @@ class Console(Closing):
     ``storage`` is the storage of the Routers, or its URL. Changes apply to the next call that is admitted, and to reads
     within two seconds. ``secret`` replaces the root secret of the environment or beside the store: one secret, or the
     present and the previous one. ``recheck_s``: how long ``authenticate`` trusts its cache, at most two seconds.
+    ``catalogue``: models of your own, which ``policies`` may name before a trace does.
 
     Money is in US dollars, months are in UTC. ``RateLimits`` are requests per minute, tokens per minute, and concurrent
     calls. Plans: free (60, 60,000, 5), pro (600, 600,000, 25), team (3,000, 3,000,000, 100), enterprise (its
@@ -82,6 +84,7 @@ class Console(Closing):
         secret: str | Sequence[str] | None = None,
         clock: Clock | None = None,
         recheck_s: float = RECHECK_S,
+        catalogue: Catalogue | None = None,
     ) -> None:
         self._storage = storage = storage_at(storage, clock)
         self._checked: Storage = GuardedStorage(storage)
@@ -89,6 +92,8 @@ class Console(Closing):
         self._ids = Ids(self._clock, SystemRandom())
         self._secret = RootSecret(storage, os.environ, secret)
         self._authenticator = Authenticator(self._checked, self._secret, self._clock, recheck_s)
+        self.policies: PolicyStore = PolicyStore(storage, self._clock, self._ids, catalogue)
+        """Policies in the storage: drafts, publications, versions."""
 
     @cached_property
     def blocking(self) -> BlockingConsole:
@@ -577,6 +582,11 @@ class BlockingConsole(Twin[Console]):
     """``console.blocking``: the methods of ``Console`` as plain functions.
 
     new = Console("sqlite:///traces.db").blocking.create_key("acme", name="website")"""
+
+    @cached_property
+    def policies(self) -> BlockingPolicyStore:
+        """Policies in the storage."""
+        return BlockingPolicyStore(self._of.policies, self._worker)
 
     create_account = plain(Console.create_account)
     change_account = plain(Console.change_account)

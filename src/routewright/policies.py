@@ -1,21 +1,43 @@
-"""Reads policies from files, and reloads a file when it changes."""
+"""Policies in files, which are reloaded when they change, and in the storage, where they are drafted and published."""
 
 from __future__ import annotations
 
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 
+from msgspec.structs import replace
+
+from . import wire
+from ._core.accounts.terms import publication_terms
+from ._core.model_selector import ModelIndex
+from ._core.outcome import event_of
+from ._core.policy import check_apart, check_policy, next_label, resolve, version_of
+from ._core.publication import (
+    STORAGE,
+    find_change,
+    find_differences,
+    find_shifts,
+    publication,
+    put_in_force,
+    roll_back,
+)
+from ._engine.storage import GuardedStorage
+from ._engine.webhooks import wake
+from ._runtime.blocking import Closing, Twin, plain
+from ._runtime.identity import Ids
 from ._runtime.loop import in_thread
 from ._setup.input_file import path_of, read
-from .errors import RouterError, ValidationFailed
-from .protocols import Clock
-from .wire import Policy, PolicyChanged
-from .wire.problems import shown
+from .catalogue import Catalogue
+from .errors import NotFound, PreconditionFailed, RouterError, ValidationFailed
+from .protocols import Clock, Storage
+from .wire import SYSTEM_ACCOUNT, Policy, PolicyChanged, PolicyDiff, PolicyRecord, PolicyShare, PolicyVersion
+from .wire.problems import did_you_mean, listed, shown
+from .wire.timestamps import timestamp
 
 Reload = Callable[[Sequence[Policy] | None], list[PolicyChanged]]
 """Publishes policies; None: those now in the file."""
@@ -98,3 +120,228 @@ async def watch(file: PolicyFile, reload: weakref.WeakMethod[Reload], clock: Clo
         except RouterError as error:
             _log.warning("the policies stay unchanged: %s", error)
         del reload_now  # while it sleeps, nothing here may hold the Router
+
+
+RECENT = 20
+"""``check`` looks at this many traces of an account, and at this many accounts."""
+
+
+class PolicyStore(Closing):
+    """``console.policies``: policies in the storage, which its Routers use within five seconds.
+
+        await console.policies.draft(Policy(name="desk", goal="quality"), by="ada")
+        await console.policies.publish("desk", share=0.1)
+        await console.policies.roll_back("desk")
+
+    A name has one owner: the storage, or the file or the code of a Router, which then publishes it. ``by`` is the
+    person who makes a change. Of two changes of a name at the same time, the second raises ``PreconditionFailed``."""
+
+    def __init__(self, storage: Storage, clock: Clock, ids: Ids, catalogue: Catalogue | None) -> None:
+        self._storage = storage
+        self._checked: Storage = GuardedStorage(storage)
+        self._clock = clock
+        self._ids = ids
+        self._catalogue = catalogue
+
+    def __repr__(self) -> str:
+        return f"PolicyStore({self._storage!r})"
+
+    async def list(self) -> Sequence[PolicyRecord]:
+        """The records of all names, by name."""
+        return await self._checked.read(SYSTEM_ACCOUNT, wire.PolicyRecords())
+
+    async def get(self, name: str) -> PolicyRecord:
+        """The record of a name: its owner, its draft, and what is in force. Raises ``NotFound``."""
+        records = {record.name: record for record in await self.list()}
+        if name not in records:
+            hint = did_you_mean(name, records) or "draft() makes one"
+            raise NotFound(f"there is no policy {shown(name)}; {hint}")
+        return records[name]
+
+    async def versions(self, name: str) -> Sequence[PolicyVersion]:
+        """All published versions of a name, newest first, also those of files and code."""
+        return await self._checked.read(SYSTEM_ACCOUNT, wire.PolicyVersions(name=name))
+
+    async def draft(self, policy: Policy, by: str = "", *, expect: PolicyRecord | None = None) -> PolicyRecord:
+        """Replace the draft of the policy's name. ``expect`` is the record that the draft is based on: if its draft
+        was changed since, raises ``PreconditionFailed``. Raises ``ValidationFailed``."""
+        policy = replace(check_policy(policy, 0), created_at=None)  # that will be the time of the publication
+        terms = publication_terms({"by": by})
+        before = next((record for record in await self.list() if record.name == policy.name), None)
+        now = self._now()
+        record = before or PolicyRecord(name=policy.name, changed_at=now)
+        if expect is not None and (record.draft, record.drafted_at) != (expect.draft, expect.drafted_at):
+            author = f" by {record.drafted_by}" if record.drafted_by else ""
+            raise PreconditionFailed(f"the draft of {shown(policy.name)} was changed{author}; read it again")
+        return await self._put(before, replace(record, draft=policy, drafted_at=now, drafted_by=terms["by"]), {})
+
+    async def discard(self, name: str) -> PolicyRecord:
+        """Remove the draft, if there is one. Raises ``NotFound`` and ``PreconditionFailed``."""
+        record = await self.get(name)
+        return await self._put(record, _without_draft(record), {})
+
+    async def check(self, name: str) -> Policy:
+        """Check that all models of the draft are known, and return it. Known are those of the bundled catalogue, of the
+        Console's ``catalogue``, and those that recent traces were decided with. Raises ``ValidationFailed`` and
+        ``NotFound``."""
+        return await self._check(_draft_of(await self.get(name)))
+
+    async def diff(self, name: str, against: str | None = None) -> PolicyDiff:
+        """Compare the draft with what is in force, or with the version of a label. Raises ``ValidationFailed`` and
+        ``NotFound``."""
+        record = await self.get(name)
+        draft = _draft_of(record)
+        versions = await self._versions(name)
+        version = versions.get(record.content or "") if against is None else _labelled(against, versions)
+        policy = None if version is None else version.policy
+        label = None if version is None else version.label
+        return PolicyDiff(name, label, find_differences(policy, draft), find_shifts(policy, draft))
+
+    async def publish(
+        self, name: str, *, by: str = "", note: str = "", share: float | None = None, share_by: str | None = None
+    ) -> PolicyVersion:
+        """Put the draft in force, and return its version. With ``share=0.1`` it serves a tenth of the traffic beside
+        the version in force: by account, or by the value of ``share_by="metadata.<key>"``. While such a share runs,
+        ``publish(name)`` puts that version in force for all, another ``share`` changes its part, and a draft waits.
+
+        The draft is checked as by ``check``. Raises ``ValidationFailed``, also for a name that a file or code owns,
+        ``NotFound`` and ``PreconditionFailed``."""
+        terms = publication_terms({"by": by, "note": note, "share": share, "share_by": share_by})
+        record = _own(await self.get(name))
+        versions = await self._versions(name)
+        at = self._now()
+        running = record.share
+        writes: Sequence[wire.Write] = ()
+        if running is None:
+            write = publication(await self._check(_draft_of(record)), at, terms["by"], terms["note"])
+            label = next_label(name, at, [version.label for version in versions.values()])
+            version = versions.setdefault(write.content, version_of(write, label))
+            writes = [write]
+        else:
+            version = versions[running.content]
+        part = None
+        if share is not None and version.content != record.content:
+            if record.content is None:
+                problem = f"{shown(name)} has no version in force to share its traffic with"
+                raise ValidationFailed.at("share", problem, "leave it out")
+            assigned_by = terms["share_by"] or ("account" if running is None else running.by)
+            part = PolicyShare(version.content, terms["share"], assigned_by)
+        in_force = version.content if part is None else record.content
+        before = _without_draft(record) if running is None else record
+        await self._put(record, put_in_force(before, in_force, part, at, terms["by"]), versions, writes)
+        return version
+
+    async def roll_back(self, name: str, *, to: str | None = None, by: str = "") -> PolicyVersion:
+        """End a running share; without one, return to the version in force before, or to the one with the label ``to``.
+        Returns the version now in force. Takes back ``retire``, too. Raises ``ValidationFailed``, ``NotFound`` and
+        ``PreconditionFailed``."""
+        terms = publication_terms({"by": by})
+        record = _own(await self.get(name))
+        versions = await self._versions(name)
+        content = None if to is None else _labelled(to, versions).content
+        after = roll_back(record, content, self._now(), terms["by"])
+        if after is None or after.content is None:
+            raise ValidationFailed.at("name", f"{shown(name)} has no previous version", "publish a draft")
+        await self._put(record, after, versions)
+        return versions[after.content]
+
+    async def retire(self, name: str, by: str = "") -> PolicyRecord:
+        """Take a policy out of force, and free its name, whoever owns it. A Router whose file or code still has the
+        name claims it again when it starts. Raises ``NotFound`` and ``PreconditionFailed``."""
+        terms = publication_terms({"by": by})
+        record = await self.get(name)
+        after = put_in_force(replace(record, owner=STORAGE), None, None, self._now(), terms["by"])
+        return await self._put(record, after, await self._versions(name))
+
+    async def aclose(self) -> None:
+        """Close the storage."""
+        await self._storage.aclose()
+
+    def _now(self) -> str:
+        return timestamp(self._clock.time())
+
+    async def _versions(self, name: str) -> dict[str, PolicyVersion]:
+        return {version.content: version for version in await self.versions(name)}
+
+    async def _put(
+        self,
+        before: PolicyRecord | None,
+        after: PolicyRecord,
+        versions: Mapping[str, PolicyVersion],
+        writes: Sequence[wire.Write] = (),
+    ) -> PolicyRecord:
+        """Replace a record, and emit ``router.policy_changed`` if what is in force has changed."""
+        # The storage assigns the label of a new version in this batch, which also stores the event that names it, so it
+        # is predicted. That is safe: labels of a name are only assigned by those who replace its record, and the batch
+        # fails if that was replaced since the labels were read.
+        batch = [*writes, wire.PutPolicyRecord(after, expect="absent" if before is None else before)]
+        change = None if before is None else find_change(before, after, versions)
+        if change is not None:
+            event = event_of(change, wire.Caller(SYSTEM_ACCOUNT), self._ids("evt_"), self._clock.time())
+            batch.append(wire.PutEvent(event.stored))
+        await self._checked.apply(SYSTEM_ACCOUNT, batch)
+        wake(self._storage)
+        return after
+
+    async def _check(self, policy: Policy) -> Policy:
+        """Raises ``ValidationFailed`` for unknown models, and for an id that another policy has."""
+        catalogues = [Catalogue()] if self._catalogue is None else [Catalogue(), self._catalogue]
+        models = {model.id: model for catalogue in catalogues for model in catalogue.models}
+        aliases = {alias: id for catalogue in catalogues for alias, id in catalogue.aliases.items()}
+        accounts = await self._checked.read(SYSTEM_ACCOUNT, wire.AllAccounts())
+        catalogue_ids = set[str]()
+        for account in (wire.DEFAULT_ACCOUNT, *(account.name for account in accounts[:RECENT])):
+            traces = await self._checked.scan(account, wire.TraceItems(), after=None, limit=RECENT)
+            catalogue_ids |= {trace.decision_input.catalogue for trace in traces if trace.decision_input is not None}
+        for id in catalogue_ids:
+            snapshot = await self._checked.read(SYSTEM_ACCOUNT, wire.SnapshotById(id))
+            known = snapshot.models if isinstance(snapshot, wire.CatalogueSnapshot) else ()
+            models = {model.id: model for model in known} | models
+        resolve([policy], ModelIndex([*models.values()], aliases))
+        contents = [record.content for record in await self.list() if record.name != policy.name]
+        query = wire.PolicyVersions(tuple(content for content in contents if content is not None))
+        others = await self._checked.read(SYSTEM_ACCOUNT, query)
+        check_apart([*(version.policy for version in others if version.policy is not None), policy])
+        return policy
+
+
+def _own(record: PolicyRecord) -> PolicyRecord:
+    """Raises ``ValidationFailed`` for a name of a file or code."""
+    if record.owner != STORAGE:
+        hint = "change it there, or free the name with retire()"
+        raise ValidationFailed.at("name", f"{shown(record.name)} is owned by {record.owner}", hint)
+    return record
+
+
+def _draft_of(record: PolicyRecord) -> Policy:
+    if record.draft is None:
+        raise ValidationFailed.at("name", f"{shown(record.name)} has no draft", "draft(policy) first")
+    return record.draft
+
+
+def _without_draft(record: PolicyRecord) -> PolicyRecord:
+    return replace(record, draft=None, drafted_at=None, drafted_by="")
+
+
+def _labelled(label: str, versions: Mapping[str, PolicyVersion]) -> PolicyVersion:
+    """The version with a label. Raises ``ValidationFailed``, also for one from before texts were stored."""
+    known = {version.label: version for version in versions.values() if version.policy is not None}
+    if label not in known:
+        hint = did_you_mean(label, known) or f"known: {listed([*known])}"
+        raise ValidationFailed.at("version", f"there is no version {shown(label)}", hint)
+    return known[label]
+
+
+class BlockingPolicyStore(Twin[PolicyStore]):
+    """``console.blocking.policies``: the methods of ``PolicyStore`` as plain functions."""
+
+    list = plain(PolicyStore.list)
+    get = plain(PolicyStore.get)
+    versions = plain(PolicyStore.versions)
+    draft = plain(PolicyStore.draft)
+    discard = plain(PolicyStore.discard)
+    check = plain(PolicyStore.check)
+    diff = plain(PolicyStore.diff)
+    publish = plain(PolicyStore.publish)
+    roll_back = plain(PolicyStore.roll_back)
+    retire = plain(PolicyStore.retire)

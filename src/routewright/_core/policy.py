@@ -330,20 +330,25 @@ def resolve(policies: Iterable[wire.Policy], index: ModelIndex) -> list[wire.Pol
         full = replace(policy, id=policy.id or policy_id(policy.name))
         classes: list[wire.PolicySnapshot] = []
         for number, variant in enumerate(policy.classes or ()):
-            fields = {name: getattr(variant, name) for name in wire.PolicyRules.__struct_fields__}
-            own = {name: value for name, value in fields.items() if value is not None}
-            if variant.weights is not None:  # weights replace both
-                own |= {"goal": None, "strategy": None}
-            elif variant.goal or variant.strategy:
-                own["weights"] = None
             try:
-                classes += resolve([replace(full, classes=None, **own)], index)
+                classes += resolve([vary(full, variant)], index)
             except ValidationFailed as error:
                 inside = f"{path}.classes[{number}]"
                 problems = [entry._replace(path=entry.path.replace(path, inside, 1)) for entry in error.problems]
                 raise ValidationFailed.of(*problems) from None
         snapshots.append(wire.PolicySnapshot("", "", full, models, chain, prefer, tuple(classes)))
     return snapshots
+
+
+def vary(policy: wire.Policy, policy_class: wire.PolicyClass) -> wire.Policy:
+    """The policy for the requests of one of its classes."""
+    fields = {name: getattr(policy_class, name) for name in wire.PolicyRules.__struct_fields__}
+    own = {name: value for name, value in fields.items() if value is not None}
+    if policy_class.weights is not None:  # weights replace both
+        own |= {"goal": None, "strategy": None}
+    elif policy_class.goal or policy_class.strategy:
+        own["weights"] = None
+    return replace(policy, classes=None, **own)
 
 
 def version_write(snapshot: wire.PolicySnapshot, today: str) -> wire.PutPolicyVersion:

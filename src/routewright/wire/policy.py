@@ -205,6 +205,38 @@ class PolicyShare(Struct, frozen=True):
     """``account``, or ``metadata.<key>``: requests with the same value get the same version."""
 
 
+class PolicyDifference(Struct, frozen=True):
+    """A field of a policy that differs."""
+
+    path: str
+    """Such as ``budget.maxCostUsd``, or ``classes[premium].models``."""
+    before: str | None
+    """Value as JSON. Null: not set."""
+    after: str | None
+
+
+class WeightShift(Struct, frozen=True):
+    """Weights of the score that differ, for requests that set neither goal nor strategy."""
+
+    policy_class: str
+    """Name of the class. Empty: requests of no class."""
+    before: PolicyWeights | None
+    """Null: the class is new."""
+    after: PolicyWeights | None
+
+
+class PolicyDiff(Struct, frozen=True):
+    """What a draft changes."""
+
+    name: str
+    against: str | None
+    """Label of the version that it is compared with. Null: with nothing."""
+    differences: tuple[PolicyDifference, ...]
+    """Fields that differ, by path."""
+    weights: tuple[WeightShift, ...]
+    """What the differences do to the weights."""
+
+
 class PolicyRecord(Struct, frozen=True, kw_only=True):
     """What the storage knows of a policy name: its draft, and what is published."""
 

@@ -133,6 +133,20 @@ def _one_of(words: Sequence[str]) -> Callable[[object], str]:
     return read
 
 
+def _fraction(value: object) -> float:
+    number = _number(value)
+    if not 0 < number < 1:
+        raise _Invalid(f"is {describe(value)}", "pass a number above 0 and below 1, such as 0.1")
+    return number
+
+
+def _assignment(value: object) -> str:
+    text = _text(MAX_TEXT_CHARS)(value)
+    if text != "account" and not (text.startswith("metadata.") and text != "metadata."):
+        raise _Invalid(f"is {quoted(text)}", "take 'account', or 'metadata.' and a key")
+    return text
+
+
 def _text(maximum: int, *, minimum: int = 1) -> Callable[[object], str]:
     def read(value: object) -> str:
         if isinstance(value, str) and holds_key(value):
@@ -242,6 +256,13 @@ _INCIDENT: dict[str, Read] = {
     "status_url": _or_none(_url),
 }
 _CREDIT: dict[str, Read] = {"usd": _credit, "note": _text(MAX_TEXT_CHARS, minimum=0), "id": _or_none(_credit_id)}
+_PUBLICATION: dict[str, Read] = {
+    "by": _text(MAX_NAME_CHARS, minimum=0),
+    "note": _text(MAX_TEXT_CHARS, minimum=0),
+    "share": _or_none(_fraction),
+    "share_by": _or_none(_assignment),
+}
 account_terms = partial(_terms, fields=_ACCOUNT)
 key_terms = partial(_terms, fields=_KEY)
 incident_terms = partial(_terms, fields=_INCIDENT)
+publication_terms = partial(_terms, fields=_PUBLICATION)

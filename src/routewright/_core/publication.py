@@ -1,0 +1,139 @@
+"""How publishing, sharing, rolling back and retiring change the record of a policy name, who owns a name, and how two
+texts of a policy differ. Nothing here reads or writes a storage."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from msgspec import json, to_builtins
+from msgspec.structs import replace
+
+from routewright import wire
+
+from .catalogue.models import content_id
+from .policy import name_of, policy_id, vary
+from .routing.scoring import WEIGHTS
+
+STORAGE = "storage"
+"""Owner of the names that a ``Console`` publishes, and of free names."""
+MAX_PREVIOUS = 50
+
+
+def publication(policy: wire.Policy, at: str, by: str, note: str) -> wire.PutPolicyVersion:
+    """The write that assigns a version to a policy's text. Every Router resolves its models with its own catalogue."""
+    return wire.PutPolicyVersion(content_id([policy]), policy.name, at, policy, by, note)
+
+
+def put_in_force(
+    record: wire.PolicyRecord, content: str | None, share: wire.PolicyShare | None, at: str, by: str
+) -> wire.PolicyRecord:
+    """Replace what is in force. The previous content is remembered."""
+    previous = record.previous
+    if record.content not in (None, content):
+        previous = (*previous, record.content)[-MAX_PREVIOUS:]
+    return replace(record, content=content, share=share, previous=previous, changed_at=at, changed_by=by)
+
+
+def roll_back(record: wire.PolicyRecord, to: str | None, at: str, by: str) -> wire.PolicyRecord | None:
+    """End a running share; without one, or to another content, return to the content before. None: there is none."""
+    if to is None and record.share is not None:
+        return put_in_force(record, record.content, None, at, by)
+    content = to or next(reversed(record.previous), None)
+    if content is None:
+        return None
+    rolled_back = put_in_force(record, content, None, at, by)
+    if content in record.previous and content != record.content:  # rolling back again goes further back
+        last = len(record.previous) - 1 - record.previous[::-1].index(content)
+        rolled_back = replace(rolled_back, previous=record.previous[:last])
+    return rolled_back
+
+
+def find_change(
+    before: wire.PolicyRecord, after: wire.PolicyRecord, versions: Mapping[str, wire.PolicyVersion]
+) -> wire.PolicyChanged | None:
+    """The event of a change. None: nothing was published or taken back. ``versions`` are those of the name, by
+    content."""
+    contents = [before.content, after.content]
+    if before.content == after.content:  # a share has begun or ended, or nothing has changed
+        contents = [record.content if record.share is None else record.share.content for record in (before, after)]
+    old, new = (versions.get(content or "") for content in contents)
+    named = new or old
+    if named is None or old == new:
+        return None
+    own_id = "" if named.policy is None else named.policy.id
+    labels = [None if version is None else version.label for version in (old, new)]
+    return wire.PolicyChanged(own_id or policy_id(after.name), after.name, *labels)
+
+
+class Claim(NamedTuple):
+    """What it takes for a file or code to own its policy names."""
+
+    writes: list[wire.PutPolicyRecord]
+    conflicts: list[wire.PolicyRecord]
+    """Names that the storage publishes. With any, nothing may be written."""
+
+
+def claim_names(owner: str, names: Collection[str], records: Iterable[wire.PolicyRecord], at: str) -> Claim:
+    """Claim names for ``code`` or ``file <path>``. It takes over names of other files and code, as a deployment from
+    another folder does. Names that are gone from a file become free; those of code stay, since Routers may differ."""
+    known = {record.name: record for record in records}
+    writes: list[wire.PutPolicyRecord] = []
+    for name in names:
+        if (record := known.get(name)) is None:
+            writes.append(wire.PutPolicyRecord(wire.PolicyRecord(name=name, owner=owner, changed_at=at), "absent"))
+        elif record.owner != owner:
+            writes.append(wire.PutPolicyRecord(replace(record, owner=owner, changed_at=at, changed_by=""), record))
+    for record in known.values():
+        if record.owner == owner != "code" and record.name not in names:
+            free = replace(record, owner=STORAGE, changed_at=at, changed_by="")
+            writes.append(wire.PutPolicyRecord(free, record))
+    conflicts = [known[name] for name in names if name in known and known[name].content is not None]
+    return Claim(writes, conflicts)
+
+
+def find_differences(before: wire.Policy | None, after: wire.Policy) -> tuple[wire.PolicyDifference, ...]:
+    """Fields that differ, sorted by path."""
+    old = {} if before is None else _fields_of(before)
+    new = _fields_of(after)
+    paths = [path for path in sorted({*old, *new}) if old.get(path) != new.get(path)]
+    return tuple(wire.PolicyDifference(path, old.get(path), new.get(path)) for path in paths)
+
+
+def find_shifts(before: wire.Policy | None, after: wire.Policy) -> tuple[wire.WeightShift, ...]:
+    """Weights that differ: those of the policy, then those of its classes."""
+    old = {} if before is None else _weights_of(before)
+    new = _weights_of(after)
+    names = [name for name in {**new, **old} if old.get(name) != new.get(name)]
+    return tuple(wire.WeightShift(name, old.get(name), new.get(name)) for name in names)
+
+
+def _fields_of(policy: wire.Policy) -> dict[str, str]:
+    """The fields that are set, as JSON by path. Classes go by their names, so that one more moves no other."""
+    fields = _flatten(to_builtins(replace(policy, classes=None)), "")
+    if policy.classes is not None:
+        fields["classes"] = json.encode([name_of(entry) for entry in policy.classes]).decode()
+    for entry in policy.classes or ():
+        fields |= _flatten(to_builtins(entry), f"classes[{name_of(entry)}].")
+    return fields
+
+
+def _flatten(fields: Mapping[str, object], path: str) -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            flat |= _flatten(value, f"{path}{name}.")
+        else:
+            flat[path + name] = json.encode(value).decode()
+    return flat
+
+
+def _weights_of(policy: wire.Policy) -> dict[str, wire.PolicyWeights]:
+    """Weights of a request that sets neither goal nor strategy, by class; of the policy itself under ``""``."""
+    variants = {"": policy} | {name_of(entry): vary(policy, entry) for entry in policy.classes or ()}
+    weights: dict[str, wire.PolicyWeights] = {}
+    for name, variant in variants.items():
+        strategy = variant.strategy or "balanced"
+        goal = variant.goal or ("quality" if strategy == "quality-first" else "cost")
+        weights[name] = variant.weights or wire.PolicyWeights(**WEIGHTS[strategy][goal]._asdict())
+    return weights
