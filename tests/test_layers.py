@@ -35,6 +35,7 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 CORE_ORDER = (
     "addresses money catalogue/prices routing/logarithms routing/quality sse tokens/images tokens/estimate "
     "request/compatibility request/rules structured_output crypto trace/filter analytics/rollup analytics/report "
+    "analytics/comparison "
     "write_batch guardrails/detectors guardrails/custom guardrails/texts request/read catalogue/models model_selector "
     "routing/request_options routing/pool routing/forecast attempts/statistics attempts/health policy permissions "
     "routing/inputs routing/rebase routing/constraints prompt_caches routing/scoring publication routing/plan "

@@ -5,6 +5,7 @@ from .admission import *
 from .agent import *
 from .analytics import *
 from .cache import *
+from .comparison import *
 from .decision import *
 from .events import *
 from .ledger import *

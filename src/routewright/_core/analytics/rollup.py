@@ -23,6 +23,7 @@ from routewright.wire.money import nanos_of
 
 K = TypeVar("K")
 D = TypeVar("D")
+N = TypeVar("N", int, float)
 
 TAGS = ("tenant", "workflow")  # metadata
 GROUPS = ("model", *TAGS, "policy_version", "shadow")  # usage is always grouped by these
@@ -416,10 +417,10 @@ def _counts(rows: dict[tuple[str, str | None], list[int]]) -> list[wire.UsageCou
     return [wire.UsageCount(start, value, *sums) for (start, value), sums in ordered]
 
 
-def add_to(rows: dict[K, list[int]], key: K, sums: Sequence[int], *, keep: bool = False) -> None:
+def add_to(rows: dict[K, list[N]], key: K, sums: Sequence[N], *, keep: bool = False) -> None:
     """Add to a row. Remove it if it becomes zero, unless ``keep``."""
     if (row := rows.get(key)) is None:
-        rows[key] = [*sums]
+        rows[key] = list(sums)
         return
     for place, more in enumerate(sums):
         row[place] += more
