@@ -36,12 +36,14 @@ from ._core.webhooks.endpoint import (
 from ._core.webhooks.outbox import ATTEMPT_S
 from ._core.write_batch import MOST_CREDIT
 from ._engine.storage import GuardedStorage, no_accounts, unhindered
+from ._engine.trace_log import FreshStorage
 from ._engine.webhooks import Dispatcher, post, wake
 from ._runtime.blocking import Closing, Twin, plain
 from ._runtime.identity import Ids
 from ._runtime.worker import Worker
 from ._setup.arguments import ENVIRONMENTS, check_choice, check_key_id, check_owner, check_tenant
 from ._setup.authentication import Authenticator
+from ._setup.comparison import compare_versions
 from ._setup.coordination import RECHECK_S
 from ._setup.root_secret import SECRET as SECRET
 from ._setup.root_secret import RootSecret
@@ -53,11 +55,12 @@ from .policies import BlockingPolicyStore, PolicyStore
 from .protocols import BaseStorage, Clock, LocalStorage, Storage, WebhookTransport, options_of
 from .settings import WebhookSettings
 from .storage import storage_at
+from .trace import When
 from .webhook import WebhookSigner
 from .wire.account import Secret
 from .wire.money import usd_text
 from .wire.problems import listed, shown
-from .wire.timestamps import timestamp
+from .wire.timestamps import start_of, timestamp
 
 
 class Console(Closing):
@@ -558,6 +561,24 @@ class Console(Closing):
         ``ValidationFailed``."""
         raise NotImplementedError
 
+    async def compare(
+        self,
+        name: str,
+        *,
+        since: When = "7d",
+        account: str | None = None,
+        environment: wire.Environment = "production",
+    ) -> wire.PolicyComparison:
+        """Compare the versions of a policy by the requests that they served: cost, errors, latency and feedback, with
+        95 % intervals. The versions of a share are compared by the requests that it assigned.
+
+        ``since``: a time, or a span such as ``7d``. ``account`` None: all. Raises ``NotFound`` for a policy without
+        versions, and ``ValidationFailed``."""
+        first = start_of(since, self._clock.time())
+        check_choice("environment", environment, ENVIRONMENTS)
+        storage: Storage = FreshStorage(self._storage, self._clock)
+        return await compare_versions(storage, name, first, account, environment)
+
     async def _change_endpoint(
         self, account: str, endpoint_id: str, change: Callable[[wire.Endpoint], wire.Endpoint]
     ) -> wire.Endpoint:
@@ -616,6 +637,7 @@ class BlockingConsole(Twin[Console]):
     rotate_secret = plain(Console.rotate_secret)
     simulate = plain(Console.simulate)
     what_if = plain(Console.what_if)
+    compare = plain(Console.compare)
 
 
 def _without_secret(kind: str) -> StorageUnavailable:

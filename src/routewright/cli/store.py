@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 from argparse import Namespace
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -24,7 +23,7 @@ from routewright.storage import is_postgres, open_storage, url_of
 from routewright.trace import TraceStore
 from routewright.wire import SYSTEM_ACCOUNT, Caller, Environment, RollupKeys
 from routewright.wire.json_scan import is_unicode
-from routewright.wire.timestamps import timestamp
+from routewright.wire.timestamps import seconds_of, timestamp
 
 from .command import ABSENT, INTERNAL, JSON, OK, Declaration, arg, number_or, refused, verb
 from .show import Line, Screen, facts, fields, pick
@@ -36,8 +35,6 @@ VARIABLE = "ROUTEWRIGHT_STORE"
 """The environment variable that names the store if ``--store`` is not given."""
 WHEN = "a day, a time such as 2026-11-22T09:30:00Z, or an age such as 30m, 2h, 7d"
 
-_AGO = re.compile(r"(\d{1,6})([mhdw])")
-_SECONDS = {"m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
 _HINT = "name a file, such as traces.db, or a database, such as postgresql://user@host/database"
 
 T = TypeVar("T")
@@ -128,12 +125,6 @@ def when(text: str | None) -> str | None:
     """Convert a relative time such as ``2h`` to a timestamp. Other text is returned as is."""
     seconds = seconds_of(text or "")
     return text if seconds is None else timestamp(max(0.0, SystemClock().time() - seconds))
-
-
-def seconds_of(text: str) -> int | None:
-    """Seconds for ``30m``, ``2h`` or ``7d``. None for other text."""
-    match = _AGO.fullmatch(text)
-    return None if match is None else int(match[1]) * _SECONDS[match[2]]
 
 
 def duration(text: str) -> int:

@@ -203,6 +203,12 @@ class FeedbackByTrace(Struct, frozen=True, tag=True):
     """Only for a trace of this environment. None: either, even if the trace does not exist."""
 
 
+class FeedbackByTraces(Struct, frozen=True, tag=True):
+    """The ``PutFeedback`` records of these traces that have one, in any order and environment."""
+
+    trace_ids: tuple[str, ...]
+
+
 class SnapshotById(Struct, frozen=True, tag=True):
     """One snapshot, or None. Queried under ``SYSTEM_ACCOUNT``."""
 
@@ -308,6 +314,7 @@ class LatencyCount(Struct, frozen=True):
 Query = (
     TraceById
     | FeedbackByTrace
+    | FeedbackByTraces
     | SnapshotById
     | PolicyVersions
     | PolicyRecords

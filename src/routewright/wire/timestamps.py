@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 
@@ -10,6 +11,8 @@ from routewright.errors import ValidationFailed
 from .problems import shown
 
 _HINT = "write a timestamp as 2026-11-22T09:30:00Z, or pass a datetime with a time zone"
+_AGO = re.compile(r"(\d{1,6})([mhdw])")
+_SECONDS = {"m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
 _MS = timedelta(milliseconds=1)
 
 
@@ -38,6 +41,18 @@ def moment(path: str, value: str | datetime | date) -> str:
     except OverflowError:
         raise ValidationFailed.at(path, f"is {_describe(value)}", "take a year from 1 to 9999") from None
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def seconds_of(text: str) -> int | None:
+    """Seconds for ``30m``, ``2h`` or ``7d``. None for other text."""
+    match = _AGO.fullmatch(text)
+    return None if match is None else int(match[1]) * _SECONDS[match[2]]
+
+
+def start_of(since: str | datetime | date, now: float) -> str:
+    """The start of a time range: an age such as ``7d``, or as in ``moment``. Raises ``ValidationFailed``."""
+    seconds = seconds_of(since) if isinstance(since, str) else None
+    return moment("since", since) if seconds is None else timestamp(max(0.0, now - seconds))
 
 
 def span_of(

@@ -24,6 +24,7 @@ from routewright.wire import (
     Environment,
     Expect,
     FeedbackByTrace,
+    FeedbackByTraces,
     LatencyCounts,
     PutFeedback,
     PutSnapshot,
@@ -193,6 +194,15 @@ class Keeping(Suite):
             assert (found is not None) == there
             found = await storage.read("default", FeedbackByTrace("tr_none", environment))
             assert (found is not None) == (environment is None)
+
+    async def test_feedback_is_read_for_many_traces_at_once(self, storage: Storage) -> None:
+        feedback = [PutFeedback(f"tr_{n}", n / 1000, None, 1.0) for n in range(0, 1000, 7)]
+        await storage.apply("default", feedback)
+        ids = tuple(f"tr_{n}" for n in range(1000))
+        found = await storage.read("default", FeedbackByTraces(ids))
+        assert sorted(found, key=lambda rating: rating.score) == feedback
+        assert await storage.read("default", FeedbackByTraces(())) == []
+        assert await storage.read("other", FeedbackByTraces(ids)) == []
 
     async def test_any_text_comes_back_and_is_found_unchanged(self, storage: Storage) -> None:
         for text in ODD_TEXTS:

@@ -178,6 +178,8 @@ class MemoryStorage(BaseStorage):
                     draft = record.traces.get(trace_id)
                     is_selected = environment in (None, draft and draft.environment)
                     return record.feedback.get(trace_id) if is_selected else None
+                case wire.FeedbackByTraces(trace_ids):
+                    return [record.feedback[id] for id in trace_ids if id in record.feedback]
                 case wire.SnapshotById(id):
                     return record.snapshots.get(id, (None,))[0]
                 case wire.PolicyVersions():

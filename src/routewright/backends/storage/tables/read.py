@@ -62,6 +62,7 @@ SELECT feedback.body, trace.environment
 FROM feedback LEFT JOIN trace INDEXED BY trace_by_id ON trace.account = feedback.account AND trace.id = trace_id
 WHERE feedback.account = ? AND trace_id = ?
 """
+_FEEDBACKS = "SELECT body FROM feedback WHERE account = ? AND trace_id IN ({})"
 _SUMS = ", ".join(f"sum({name})" for name in wire.UsageCount.__struct_fields__[2:])
 _OF_DAYS = "account = ? AND environment IN ({}) AND day BETWEEN ? AND ?"
 _USED = "account = ? AND per = ? AND group_by = ? AND environment IN ({}) AND start BETWEEN ? AND ?"
@@ -126,6 +127,8 @@ def answer(account: str, query: wire.Query, connection: Statements) -> Any:
         case wire.FeedbackByTrace(trace_id, environment):
             matches = rows(_FEEDBACK, account, trace_id)
             return _feedback(matches[0][0]) if matches and environment in (None, matches[0][1]) else None
+        case wire.FeedbackByTraces(trace_ids):
+            return [_feedback(body) for (body,) in select_rows(connection, _FEEDBACKS, trace_ids, account)]
         case wire.SnapshotById(id):
             return _snapshot_of(connection, id) if is_system else None
         case wire.PolicyVersions():
