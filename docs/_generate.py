@@ -70,8 +70,10 @@ from routewright.wire import (
     Caller,
     Content,
     Credit,
+    Difference,
     FallbackCandidate,
     FallbackReport,
+    Figure,
     Goal,
     Incident,
     Key,
@@ -83,12 +85,14 @@ from routewright.wire import (
     NewKey,
     Params,
     Policy,
+    PolicyComparison,
     PolicyFallback,
     PolicyGuardrail,
     PolicyMatch,
     PolicyWeights,
     PolicyWhen,
     Purse,
+    ShareComparison,
     Span,
     Strategy,
     Trace,
@@ -97,6 +101,7 @@ from routewright.wire import (
     UsageReport,
     UsageRow,
     UsageTotals,
+    VersionFigures,
 )
 from routewright.wire.docstrings import field_docs, prose, summary
 
@@ -189,8 +194,8 @@ FURTHER_NAMES = {
     "routewright.webhook": "StandardWebhookSigner",
     "routewright.wire": (
         "Account AccountStanding Allow Bill Block CacheOpts CacheReport Content Credit FallbackReport Incident Key "
-        "KeyStanding LatencyReport LedgerRow LedgerSum NewKey Page PolicyFallback PolicyGuardrail PolicyWeights "
-        "PriceChange PriceTier Purse Redact Redaction ToolDelta TraceItem UsageReport"
+        "KeyStanding LatencyReport LedgerRow LedgerSum NewKey Page PolicyComparison PolicyFallback PolicyGuardrail "
+        "PolicyWeights PriceChange PriceTier Purse Redact Redaction ToolDelta TraceItem UsageReport"
     ),
     "routewright.wire.account": "Secret",
 }
@@ -218,6 +223,11 @@ REPORTS: tuple[type[Struct], ...] = (
     FallbackCandidate,
     LatencyReport,
     LatencyRow,
+    PolicyComparison,
+    VersionFigures,
+    Figure,
+    ShareComparison,
+    Difference,
 )
 """The shapes of analytics."""
 
