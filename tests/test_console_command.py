@@ -91,7 +91,7 @@ def test_the_first_account_creates_the_store(capsys: Capture, monkeypatch: Patch
     before = {*Path().iterdir()}
     assert refused(capsys, "accounts", "ls") == (
         f"there is no store {Path('first.db').absolute()}; "
-        "'routewright serve', 'route', 'agent' and 'accounts create' create one"
+        "'routewright serve', 'route', 'agent', 'accounts create' and 'policies draft' create one"
     )
     assert {*Path().iterdir()} == before
     assert main(["accounts", "create", "acme", "--plan", "pro"]) == 0

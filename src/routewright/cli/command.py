@@ -29,6 +29,7 @@ from .show import Screen, discard_output, json_line
 
 OK = 0
 INTERNAL = 1
+GATE_FAILED = 1
 USAGE = 2
 NOBODY_FITS = 3
 UNFINISHED = 9
@@ -37,7 +38,7 @@ BROKEN_PIPE = 141
 
 EXIT_CODES = {
     OK: "done",
-    INTERNAL: "internal error, damaged or unavailable store (500)",
+    INTERNAL: "internal error, damaged or unavailable store (500), or a condition of --fail-if",
     USAGE: "invalid command line, file or request (400, 404, 409, 413)",
     NOBODY_FITS: "no model fits the constraints or the budget (422), or an agent run's budget is spent",
     4: "the content was refused by a policy, a guardrail or the provider (403)",
@@ -76,7 +77,8 @@ _COMMANDS = {
     "serve": ("serve", "answer requests over HTTP at /v1"),
     "models": ("models", "list the available models, or show one"),
     "catalogue": ("catalogue", "import prices into a catalogue file"),
-    "policies": ("policies", "check policies before deployment"),
+    "policies": ("policies", "draft, check, simulate, publish and roll back policies"),
+    "what-if": ("simulation", "show what stored traffic would have cost with other models or prices"),
     "traces": ("traces", "list, show, export and delete the traces of a store"),
     "status": ("status", "show what is wrong with vendors, keys, storage and webhooks"),
     "analytics": ("analytics", "report usage, latency, fallbacks and cache hits of a store"),

@@ -1,40 +1,281 @@
-"""The command ``policies``."""
+"""The command ``policies``: drafts, versions and shares in the store, and trying a draft before it is live."""
 
 from __future__ import annotations
 
 from argparse import Namespace
+from contextlib import AbstractContextManager, nullcontext
+from getpass import getuser
+from pathlib import Path
 
 import msgspec
+from msgspec.structs import asdict, replace
+from msgspec.structs import fields as fields_of
 
 from routewright.catalogue import Catalogue
-from routewright.policies import PolicyFile
+from routewright.console import Console
+from routewright.errors import NotFound
+from routewright.policies import PolicyFile, read_policies
 from routewright.router import PolicyCheck, Router
+from routewright.wire import JsonObject, Policy, PolicyRecord, PolicyVersion
+from routewright.wire.json_scan import quoted
+from routewright.wire.problems import did_you_mean
+from routewright.wire.problems import listed as in_quotes
 
-from .command import CATALOGUE, JSON, NOBODY_FITS, OK, arg, flag, verb
+from .command import CATALOGUE, GATE_FAILED, NOBODY_FITS, OK, YES, arg, flag, refused, repeated, unconfirmed, verb
+from .gate import condition
 from .route import PROMPT, request_of
-from .show import Line, Screen, listing
+from .show import Line, Screen, fields, listing, percent, pick
+from .simulation import ALL_ACCOUNTS, FILTER, simulation_page, since
+from .store import IN_STORE, existing_store, named_store, store_verb
+
+_NAME = arg("name NAME", "name of the policy")
+_BY = arg("--by NAME", "who does it (default: your user name)")
+_LIST = "name owner version share.version share.fraction drafted_at drafted_by changed_at changed_by"
+_WEIGHTS = "requests weights quality cost latency stability"
+_VERSIONS = "version created_at by state note"
+
+
+@store_verb(Console, "policies ls")
+async def _ls(args: Namespace, screen: Screen, console: Console) -> None:
+    """List the policies of the store: their owners, the versions in force, and the drafts."""
+    records = [await _record_json(console, record) for record in await console.policies.list()]
+    screen.listing("policies", records, _LIST, "the store has no policy; 'routewright policies draft FILE' adds one")
+
+
+@store_verb(Console, "policies show", _NAME, arg("--version V", "a version (default: the draft, or what is in force)"))
+async def _show(args: Namespace, screen: Screen, console: Console) -> None:
+    """Show what is in force of a policy, and write its rules to standard output.
+
+    They are a policy file in JSON: change it, and give it to 'routewright policies draft'."""
+    record = await console.policies.get(args.name)
+    draft = record.draft if args.version is None else None
+    rules = _as_in_file(draft or await _rules_of(console, args.name, args.version))
+    shown = {**await _record_json(console, record), "policy": rules}
+    if args.json:
+        screen.json(shown)
+        return
+    screen.text(msgspec.json.format(msgspec.json.encode({"policies": [rules]})).decode() + "\n")
+    screen.say(fields({**shown, "policy": None}))
+
+
+@verb(
+    "policies draft",
+    arg("policy_file FILE", "file of policies, TOML or JSON"),
+    arg("name NAME", "only this policy of the file", nargs="?"),
+    arg("--from NAME", "begin with the rules in force of this policy; what FILE sets replaces them", dest="base"),
+    _BY,
+    *IN_STORE,
+)
+async def _draft(args: Namespace, screen: Screen) -> None:
+    """Save the policies of a file as drafts.
+
+    A draft serves nobody until it is published. It replaces an earlier draft of the name. This also creates the store
+    if there is none."""
+    policies = _read(args.policy_file, args.name)
+    async with Console(named_store(args) or existing_store(args)) as console:
+        if args.base is not None:
+            base = await _rules_of(console, args.base, None)
+            rules = [
+                {rule: value for rule, value in asdict(policy).items() if value not in (None, "")}
+                for policy in policies
+            ]
+            policies = [replace(base, **own) for own in rules]
+        records = [await console.policies.draft(policy, by=_who(args)) for policy in policies]
+        drafts = [await _record_json(console, record) for record in records]
+    names = ", ".join(record.name for record in records)
+    screen.report({"policies": drafts}, note=f"drafted: {names}; 'routewright policies diff NAME' shows what changes")
+
+
+@store_verb(Console, "policies discard", _NAME)
+async def _discard(args: Namespace, screen: Screen, console: Console) -> None:
+    """Remove the draft of a policy. What is published stays."""
+    await console.policies.discard(args.name)
+    screen.report({"name": args.name, "discarded": True}, note=f"the draft of {args.name} is removed")
+
+
+@store_verb(Console, "policies versions", _NAME)
+async def _versions(args: Namespace, screen: Screen, console: Console) -> None:
+    """List the versions of a policy, newest first."""
+    record = await console.policies.get(args.name)
+    states = {record.content: "in force"}
+    if record.share is not None:
+        states[record.share.content] = f"serves {percent(record.share.fraction)} by {record.share.by}"
+    versions = [
+        {"version": version.label, **pick(version, "created_at by note"), "state": states.get(version.content)}
+        for version in await console.policies.versions(args.name)
+    ]
+    screen.listing("versions", versions, _VERSIONS, f"{args.name} was never published")
+
+
+@store_verb(Console, "policies diff", _NAME, arg("--against V", "version to compare with (default: the one in force)"))
+async def _diff(args: Namespace, screen: Screen, console: Console) -> None:
+    """Show what the draft of a policy changes: its rules, and the weights that follow from them."""
+    diff = await console.policies.diff(args.name, args.against)
+    title = Line(f"the draft of {diff.name} against {diff.against or 'no version'}", "title")
+    changes = listing(msgspec.to_builtins(diff.differences), "path before after")
+    weights = [
+        {"requests": shift.policy_class or "all", "weights": name, **msgspec.to_builtins(getattr(shift, name) or {})}
+        for shift in diff.weights
+        for name in ("before", "after")
+    ]
+    tables = (changes, Line(), listing(weights, _WEIGHTS))
+    screen.report(diff, title, Line(), *tables, note="" if diff.differences else "nothing changes")
+
+
+@store_verb(
+    Console,
+    "policies publish",
+    _NAME,
+    arg("--share FRACTION", "publish to a part of the traffic, such as 0.1", float),
+    arg("--share-by KEY", "what gets the same version: account (default), or metadata.KEY"),
+    arg("--note TEXT", "reason, stored with the version", default=""),
+    _BY,
+)
+async def _publish(args: Namespace, screen: Screen, console: Console) -> None:
+    """Publish the draft of a policy.
+
+    With --share, the draft serves that part of the traffic beside the version in force; without it, a running share is
+    completed. Running servers follow within five seconds."""
+    terms = pick(args, "note share share_by")
+    version = await console.policies.publish(args.name, by=_who(args), **terms)
+    part = "" if args.share is None else f" {percent(args.share)} of the traffic"
+    _published(args, screen, version, f"serves{part}")
+
+
+@store_verb(Console, "policies rollback", _NAME, arg("--to V", "version to return to (default: the one before)"), _BY)
+async def _roll_back(args: Namespace, screen: Screen, console: Console) -> None:
+    """End a running share, or else put the version before in force again.
+
+    Running servers follow within five seconds."""
+    version = await console.policies.roll_back(args.name, to=args.to, by=_who(args))
+    _published(args, screen, version, "serves again")
+
+
+@store_verb(Console, "policies retire", _NAME, YES, _BY)
+async def _retire(args: Namespace, screen: Screen, console: Console) -> None:
+    """Take a policy out of force, whoever owns its name.
+
+    Requests that name it are refused from then on. Its versions and traces stay. Nothing is retired without --yes."""
+    record = await console.policies.get(args.name)
+    if not args.yes:
+        raise unconfirmed(f"requests that name the policy {record.name}, which {record.owner} owns, would be refused")
+    await console.policies.retire(args.name, by=_who(args))
+    screen.report({"name": args.name, "retired": True}, note=f"{args.name} is retired")
+
+
+@store_verb(
+    Console,
+    "policies simulate",
+    arg("draft DRAFT", "draft or version of the store, or a file of policies"),
+    arg("name NAME", "policy of the file, if it has several", nargs="?"),
+    since("7d"),
+    FILTER,
+    ALL_ACCOUNTS,
+    repeated("--fail-if CONDITION", "exit with 1 if it may hold, such as 'cost>+5%%'", condition),
+)
+async def _simulate(args: Namespace, screen: Screen, console: Console) -> int:
+    """Decide stored traffic again under a draft, and show what changes.
+
+    No model is called. A condition is cost, latency, refusals or rerouted, then > or <, and a percentage. It holds
+    if the end of the 95 % interval does, and whenever the figure is unknown."""
+    draft: str | Policy = args.draft
+    if _is_file(args.draft):
+        draft, *others = _read(args.draft, args.name)
+        if others:
+            raise refused("NAME", f"is missing, and {args.draft} has several policies", "name one of them")
+    report = await console.simulate(draft, **pick(args, "since filter account"))
+    failures = [failure for gate in args.fail_if if (failure := gate.failure(report))]
+    screen.report({**report.to_dict(), "failures": failures}, *simulation_page(report))
+    for failure in failures:
+        screen.note(failure, "bad")
+    return GATE_FAILED if failures else OK
+
+
+def _published(args: Namespace, screen: Screen, version: PolicyVersion, outcome: str) -> None:
+    record = {"version": version.label, **pick(version, "created_at by note")}
+    screen.report({"name": args.name, **record}, note=f"{version.label} {outcome}")
+
+
+async def _record_json(console: Console, record: PolicyRecord) -> JsonObject:
+    """A record with the labels of its versions in place of their hashes."""
+    labels = {version.content: version.label for version in await console.policies.versions(record.name)}
+    share = record.share
+    return {
+        **pick(record, "name owner"),
+        "version": labels.get(record.content or ""),
+        "share": share and {"version": labels.get(share.content), **pick(share, "fraction by")},
+        **pick(record, "drafted_at drafted_by changed_at changed_by"),
+    }
+
+
+async def _rules_of(console: Console, name: str, label: str | None) -> Policy:
+    """The policy as it is in force, or as a version has it. Raises ``NotFound``."""
+    content = (await console.policies.get(name)).content
+    for version in await console.policies.versions(name):
+        is_it = version.content == content if label is None else version.label == label
+        if is_it and version.policy is not None:
+            return version.policy
+    problem = f"the policy {quoted(name)} has no version {'in force' if label is None else quoted(label)}"
+    raise NotFound(f"{problem}; 'routewright policies versions {name}' lists all")
+
+
+def _read(path: str, name: str | None) -> list[Policy]:
+    """The policies of a file, or the one of this name. Raises ``ValidationFailed``."""
+    policies = read_policies(path)
+    names = [policy.name for policy in policies]
+    if name is not None and name not in names:
+        raise refused(
+            "NAME", f"{quoted(name)} is not in {path}", did_you_mean(name, names) or f"it has {in_quotes(names)}"
+        )
+    return [policy for policy in policies if name in (None, policy.name)]
+
+
+def _is_file(text: str) -> bool:
+    """True for a path, which is not the name of a policy or version."""
+    return "/" in text or Path(text).suffix.lower() in (".toml", ".json")
+
+
+def _as_in_file(value: object) -> object:
+    """As in a policy file: Python's names, and only what is set."""
+    if isinstance(value, msgspec.Struct):
+        rules = {field.name: (getattr(value, field.name), field.default) for field in fields_of(type(value))}
+        return {name: _as_in_file(rule) for name, (rule, default) in rules.items() if rule != default}
+    return [*map(_as_in_file, value)] if isinstance(value, list | tuple) else value
+
+
+def _who(args: Namespace) -> str:
+    """``--by``, or the name of the user."""
+    try:
+        return args.by if args.by is not None else getuser()
+    except (KeyError, OSError):  # a container may run as a user without a name
+        return ""
 
 
 @verb(
     "policies check",
-    arg("policy_file FILE", "file of policies, TOML or JSON"),
+    arg("which FILE | NAME", "file of policies, TOML or JSON, or the draft of a name in the store"),
     PROMPT,
     flag("--strict", "also fail for a policy that depends on one provider"),
     flag("--sandbox", "assume a key for every provider"),
     CATALOGUE,
-    JSON,
+    *IN_STORE,
 )
 def _check_policies(args: Namespace, screen: Screen) -> int:
     """Show how each policy would route, and what breaks it.
 
-    Decides a request under each policy of FILE as routing would, and again without each provider: who serves it, at
+    Decides a request under each policy as routing would, and again without each provider: who serves it, at
     what cost, and what breaks when a provider is lost. Nothing is called. Without a key the whole catalogue counts.
 
     The request is a short one, unless a PROMPT or @FILE is given, or what --request holds."""
     if args.prompt is None and args.request is None:
         args.prompt = "Hello"
     request = request_of(args, ())
-    with PolicyFile(args.policy_file).policies() as policies:
+    if _is_file(args.which):
+        source: AbstractContextManager[list[Policy]] = PolicyFile(args.which).policies()
+    else:
+        with Console(existing_store(args)).blocking as console:
+            source = nullcontext([console.policies.check(args.which)])
+    with source as policies:
         catalogue = Catalogue() if args.catalogue is None else Catalogue.load(args.catalogue)
         router = (Router.sandbox if args.sandbox else Router)(catalogue=catalogue, policies=policies)
         if all(model.availability.status == "unavailable" for model in router.models()):

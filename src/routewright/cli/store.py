@@ -82,7 +82,7 @@ def existing_store(args: Namespace) -> Storage:
     if storage is None:
         raise refused("--store", "is missing", f"give --store traces.db, or set {VARIABLE}")
     if isinstance(storage, LocalStorage) and not storage.path.is_file():
-        hint = "'routewright serve', 'route', 'agent' and 'accounts create' create one"
+        hint = "'routewright serve', 'route', 'agent', 'accounts create' and 'policies draft' create one"
         raise NotFound(f"there is no store {storage.path}; {hint}")
     return storage
 

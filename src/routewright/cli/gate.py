@@ -1,0 +1,76 @@
+"""The conditions of ``--fail-if``, such as ``cost>+5%``. Pure.
+
+A simulation knows a change only as an interval, and the end of the interval on the side of the condition is compared:
+the upper one for ``>``, the lower one for ``<``. So a change that is too uncertain fails, until more traffic shows that
+it is small enough.
+"""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentTypeError
+from math import sqrt
+from typing import Literal, NamedTuple, get_args
+
+from routewright.wire import Estimate, SimulationReport
+
+Metric = Literal["cost", "latency", "refusals", "rerouted"]
+"""Cost and latency are compared with what they were before; refusals are requests that are newly refused, and rerouted
+ones those that go to another model, both as shares of all requests."""
+
+_FORM = "METRIC>N% or METRIC<N%, with cost, latency, refusals or rerouted, as cost>+5%"
+_CONDITION = re.compile(rf"\s*({'|'.join(get_args(Metric))})\s*([<>])\s*([+-]?\d{{1,6}}(?:\.\d{{1,6}})?)\s*%\s*")
+_Z = 1.96
+"""Standard errors on either side of a 95 % interval."""
+
+
+class Condition(NamedTuple):
+    """A change that fails the gate."""
+
+    metric: str
+    is_above: bool
+    """The change fails above the bound, not below it."""
+    bound: float
+    """A share: 0.05 for ``+5%``."""
+
+    def __str__(self) -> str:
+        return f"{self.metric}{'>' if self.is_above else '<'}{self.bound * 100:+g}%"
+
+    def admits(self, change: Estimate) -> bool:
+        """True if the whole interval is on the good side of the bound."""
+        return change.high <= self.bound if self.is_above else change.low >= self.bound
+
+    def failure(self, report: SimulationReport) -> str:
+        """Why the gate fails; empty if it passes. It fails if nothing is claimed."""
+        change = _change(self.metric, report)
+        if change is None:
+            return f"{self} fails: nothing is claimed; {report.problem}"
+        interval = f"95% interval {change.low:+.1%} to {change.high:+.1%}"
+        return "" if self.admits(change) else f"{self} fails: {self.metric} {change.value:+.1%}, {interval}"
+
+
+def condition(text: str) -> Condition:
+    """An argument type: a condition as ``cost>+5%``."""
+    match = _CONDITION.fullmatch(text)
+    if match is None:
+        raise ArgumentTypeError(f"{text!r} is not {_FORM}")
+    return Condition(match[1], match[2] == ">", float(f"{match[3]}e-2"))
+
+
+def _change(metric: str, report: SimulationReport) -> Estimate | None:
+    match metric:
+        case "cost":
+            return report.cost_change
+        case "latency":
+            return report.latency_change
+        case "refusals":
+            return share_of(sum(change.new for change in report.refusals), report.requests)
+    return share_of(report.rerouted, report.requests)
+
+
+def share_of(count: int, total: int) -> Estimate:
+    """A share of requests with Wilson's interval, which is wide for few requests: from 0 to 1 for none."""
+    weight = total + _Z**2
+    centre = (count + _Z**2 / 2) / weight
+    half = _Z * sqrt(count * (total - count) / max(total, 1) + _Z**2 / 4) / weight
+    return Estimate(count / max(total, 1), max(0.0, centre - half), min(1.0, centre + half))
