@@ -59,60 +59,40 @@ class Tally:
         if latency_ms is not None:
             self.latencies[bucket_of(latency_ms)] += 1
 
-    @property
-    def requests(self) -> int:
-        """Their number."""
-        return int(sum(sums[0] for sums in self.sums.values()))
-
     def figures(self, version: str) -> VersionFigures:
         """The figures with their intervals."""
-        return VersionFigures(
-            version=version,
-            requests=self.requests,
-            cost_usd=self._mean("cost_usd"),
-            error_rate=self._rate(),
-            latency_ms=self._mean("latency_ms"),
-            p50_ms=self._quantile(0.5, LEAST),
-            p95_ms=self._quantile(0.95, LEAST_P95),
-            feedback=self._mean("feedback"),
-        )
+        figures = {name: self._mean(name) for name in COLUMNS}
+        figures |= {"p50_ms": self._quantile(0.5, LEAST), "p95_ms": self._quantile(0.95, LEAST_P95)}
+        return VersionFigures(version=version, requests=figures["cost_usd"].count, **figures)
 
     def _mean(self, name: str) -> Figure:
         counts, totals = np.array([*self.sums.values()]).reshape(-1, 7)[:, COLUMNS[name]].T
         count = int(counts.sum())
         groups = int(np.count_nonzero(counts))
-        if not count:
-            return Figure(None)
-        mean = float(totals.sum()) / count
+        mean = float(totals.sum()) / max(1, count)
         if count < LEAST or groups < LEAST_GROUPS:
-            return Figure(mean, count=count)
-        error = sqrt(groups / (groups - 1) * np.square(totals - mean * counts).sum()) / count
-        return Figure(mean, (mean - student(groups - 1) * error, mean + student(groups - 1) * error), count)
-
-    def _rate(self) -> Figure:
-        mean = self._mean("error_rate")
-        if mean.value is None or mean.interval is None:
-            return mean
-        return Figure(mean.value, wilson(mean.value, _effective(mean, mean.value * (1 - mean.value))), mean.count)
+            return Figure(mean if count else None, None, count)
+        half = student(groups - 1) * sqrt(groups / (groups - 1) * np.square(totals - mean * counts).sum()) / count
+        if name != "error_rate":
+            return Figure(mean, (mean - half, mean + half), count)
+        return Figure(mean, wilson(mean, _effective(count, half, mean * (1 - mean))), count)
 
     def _quantile(self, share: float, least: int) -> Figure:
         mean = self._mean("latency_ms")
-        if mean.value is None:
-            return mean
-        value = quantile(self.latencies, share)
-        latencies = np.array([latency_in(bucket) for bucket in self.latencies])
-        variance = np.cov(latencies, fweights=[*self.latencies.values()], ddof=0)
-        if mean.interval is None or (effective := _effective(mean, float(variance))) < least:
-            return Figure(value, count=mean.count)
-        low, high = (quantile(self.latencies, end) for end in wilson(share, effective))
-        return Figure(value, (low, high), mean.count)
+        interval = None
+        if mean.interval is not None:
+            latencies = [latency_in(bucket) for bucket in self.latencies]
+            variance = float(np.cov(latencies, fweights=[*self.latencies.values()], ddof=0))
+            count = _effective(mean.count, (mean.interval[1] - mean.interval[0]) / 2, variance)
+            if count >= least:
+                low, high = wilson(share, count)
+                interval = quantile(self.latencies, low), quantile(self.latencies, high)
+        return Figure(quantile(self.latencies, share) if mean.count else None, interval, mean.count)
 
 
-def _effective(mean: Figure, variance: float) -> float:
-    """How many independent requests would have this interval, if a single one has this variance."""
-    assert mean.interval is not None
-    half = (mean.interval[1] - mean.interval[0]) / 2
-    return min(mean.count, variance * (Z / half) ** 2) if half else mean.count
+def _effective(count: int, half: float, variance: float) -> float:
+    """How many independent requests of this variance would have an interval of half this width."""
+    return min(count, variance * (Z / half) ** 2) if half else count
 
 
 def student(freedom: int) -> float:
@@ -129,29 +109,27 @@ def wilson(share: float, count: float) -> tuple[float, float]:
 
 
 def difference(name: str, base: Figure, shared: Figure) -> Difference:
-    """The difference of two independent estimates of a field of ``VersionFigures``."""
+    """The difference of two independent figures in a field of ``VersionFigures``."""
+    old = base.value or 0.0
+    new = shared.value or 0.0
     count = min(base.count, shared.count)
-    unit = "ratings" if name == "feedback" else "requests"
-    if base.value is None or shared.value is None or base.interval is None or shared.interval is None:
-        least = LEAST_P95 if name == "p95_ms" else LEAST
-        verdict = f"too few: {count} {unit} of a version; it takes {least} from as many callers"
-        change = None if base.value is None or shared.value is None else shared.value - base.value
-        return Difference(change=Figure(change, count=count), significant=False, verdict=verdict)
-    change = shared.value - base.value
-    low = change - hypot(shared.value - shared.interval[0], base.interval[1] - base.value)
-    high = change + hypot(shared.interval[1] - shared.value, base.value - base.interval[0])
-    significant = low > 0 or high < 0
+    few = f"too few: {count} {'ratings' if name == 'feedback' else 'requests'} of a version;"
+    if base.interval is None or shared.interval is None:
+        verdict = f"{few} it takes {LEAST_P95 if name == 'p95_ms' else LEAST} from as many callers"
+        return Difference(change=Figure(new - old if count else None, None, count), significant=False, verdict=verdict)
+    low = new - old - hypot(new - shared.interval[0], base.interval[1] - old)
+    high = new - old + hypot(shared.interval[1] - new, old - base.interval[0])
+    significant = not low <= 0 <= high
     absolute = MATTERS_ABSOLUTELY.get(name)
-    matters = absolute or MATTERS * max(base.value, shared.value)
-    shown = f"{absolute:g}" if absolute else f"{MATTERS:.0%}".replace("%", " %")
+    matters = absolute or MATTERS * max(old, new)
+    shown = f"{absolute:g}" if absolute else f"{100 * MATTERS:g} %"
     if significant:
         verdict = "higher" if low > 0 else "lower"
     elif max(-low, high) <= matters:
         verdict = f"no difference above {shown}"
     else:  # with half this interval it would be one of the two above
-        needed = ceil(count * ((high - low) / matters) ** 2)
-        verdict = f"too few: {count} {unit} of a version; a difference of {shown} takes about {needed:,}"
-    return Difference(change=Figure(change, (low, high), count), significant=significant, verdict=verdict)
+        verdict = f"{few} a difference of {shown} takes about {ceil(count * ((high - low) / matters) ** 2):,}"
+    return Difference(change=Figure(new - old, (low, high), count), significant=significant, verdict=verdict)
 
 
 class PolicyTraffic:
@@ -179,27 +157,27 @@ class PolicyTraffic:
     def report(self, name: str, since: str, shared: str | None) -> wire.PolicyComparison:
         """The comparison. ``shared``: the version of the present share, if there is one."""
         labels = sorted({label for label, _ in self._tallies}, key=self._age, reverse=True)
-        versions = [self._tally(label, 0).figures(label) for label in labels]
-        share = self._share({label for label, period in self._tallies if period}, shared)
+        versions = [self._figures(label, 0) for label in labels]
+        assigned = [label for label in labels if any(label == key[0] and key[1] for key in self._tallies)]
+        share = None
+        if len(assigned) > 1:
+            start = max(1, self._age(assigned[0])[0])  # the share began when the newest of its versions was published
+            figures = {label: self._figures(label, start) for label in assigned}
+            tried = figures.pop(shared if shared in assigned else assigned[0])
+            share = _share(max(figures.values(), key=lambda entry: entry.requests), tried)
         shadow = dict(self._shadow.most_common())
         return wire.PolicyComparison(name=name, since=since, versions=versions, share=share, shadow=shadow)
-
-    def _share(self, assigned: set[str], shared: str | None) -> wire.ShareComparison | None:
-        """The latest share, by the requests that it ``assigned``."""
-        newest = max(assigned, key=self._age, default="")
-        shared = shared if shared in assigned else newest
-        tallies = {label: self._tally(label, max(1, self._age(newest)[0])) for label in assigned}
-        base = max(assigned - {shared}, key=lambda label: tallies[label].requests, default="")
-        if not base or not tallies[base].requests:
-            return None
-        figures = [tallies[label].figures(label) for label in (base, shared)]
-        names = VersionFigures.__struct_fields__[2:]
-        differences = {name: difference(name, *(getattr(entry, name) for entry in figures)) for name in names}
-        return wire.ShareComparison(base=figures[0], shared=figures[1], differences=differences)
 
     def _age(self, label: str) -> tuple[int, str]:
         return self._order.get(label, 0), label
 
-    def _tally(self, label: str, since: int) -> Tally:
-        """The requests of a version in periods from ``since`` on."""
-        return Tally(tally for (name, period), tally in self._tallies.items() if name == label and period >= since)
+    def _figures(self, label: str, start: int) -> VersionFigures:
+        """The figures of a version in periods from ``start`` on."""
+        parts = (tally for (name, period), tally in self._tallies.items() if name == label and period >= start)
+        return Tally(parts).figures(label)
+
+
+def _share(base: VersionFigures, shared: VersionFigures) -> wire.ShareComparison | None:
+    names = VersionFigures.__struct_fields__[2:]
+    differences = {name: difference(name, getattr(base, name), getattr(shared, name)) for name in names}
+    return wire.ShareComparison(base=base, shared=shared, differences=differences) if base.requests else None
