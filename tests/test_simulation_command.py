@@ -15,12 +15,17 @@ from routewright.cli import main
 from routewright.wire import (
     AccountCost,
     BlockedBudget,
+    Difference,
     Drift,
     Estimate,
+    Figure,
+    PolicyComparison,
     RefusalChange,
     Reroute,
+    ShareComparison,
     SimulationExample,
     SimulationReport,
+    VersionFigures,
     WhatIfReport,
 )
 
@@ -64,6 +69,36 @@ DRIFTED = replace(
 )  # fmt: skip
 
 
+def version(label: str, cost: float) -> VersionFigures:
+    return VersionFigures(
+        version=label,
+        requests=500,
+        cost_usd=Figure(cost, (cost * 0.9, cost * 1.1), 500),
+        error_rate=Figure(0.01, (0.002, 0.03), 500),
+        latency_ms=Figure(900.0, None, 500),
+        p50_ms=Figure(850.0),
+        p95_ms=Figure(1500.0),
+        feedback=Figure(None),
+    )
+
+
+OLD, NEW = version("desk@2026-11-20", 0.001), version("desk@2026-11-21", 0.002)
+COMPARISON = PolicyComparison(
+    name="desk",
+    since="2026-11-15T12:00:00.000Z",
+    versions=[NEW, OLD],
+    share=ShareComparison(
+        base=OLD,
+        shared=NEW,
+        differences={
+            "cost_usd": Difference(change=Figure(0.001, (0.0008, 0.0012), 500), significant=True, verdict="higher"),
+            "feedback": Difference(change=Figure(None), significant=False, verdict="too few: rate 400 answers"),
+        },
+    ),
+    shadow={"same": 90, f"{BIG} -> {SMALL}": 10},
+)
+
+
 class Simulations:
     """Stands in for the Console's simulations: takes their arguments down, and returns a report."""
 
@@ -74,6 +109,10 @@ class Simulations:
     async def simulate(self, console: Console, draft: str | Policy, **options: Any) -> SimulationReport:
         self.calls.append((draft, options))
         return self.report
+
+    async def compare(self, console: Console, name: str, **options: Any) -> PolicyComparison:
+        self.calls.append((name, options))
+        return COMPARISON
 
     async def what_if(self, console: Console, **options: Any) -> WhatIfReport:
         self.calls.append(options)
@@ -91,6 +130,7 @@ def simulations(monkeypatch: Patch, tmp_path: Path) -> Simulations:
         Console, "simulate", lambda console, draft, **options: double.simulate(console, draft, **options)
     )
     monkeypatch.setattr(Console, "what_if", lambda console, **options: double.what_if(console, **options))
+    monkeypatch.setattr(Console, "compare", lambda console, name, **options: double.compare(console, name, **options))
     return double
 
 
@@ -187,3 +227,19 @@ def test_what_if_passes_models_prices_and_the_cache_on(capsys: Capture, simulati
     assert isinstance(prices, Catalogue)
     del usual["prices"]
     assert second == {**usual, "without": ["a/x", "a/y"], "only": ["b/*"], "cache": False}
+
+
+def test_a_comparison_shows_versions_the_share_and_the_shadow(capsys: Capture, simulations: Simulations) -> None:
+    said = shown(capsys, "policies", "compare", "desk", "--since", "2d", "--environment", "sandbox")
+    assert simulations.calls == [("desk", {"since": "2d", "account": None, "environment": "sandbox"})]
+    lines = [" ".join(line.split()) for line in said.splitlines()]
+    for line in (
+        "desk since 2026-11-15 12:00:00Z",
+        "desk@2026-11-21 500 $0.002 1.0% 900 ms 850 ms 1.5 s",
+        "desk@2026-11-20 desk@2026-11-21 verdict",
+        "cost $0.001 ($0.0009 to $0.0011) $0.002 ($0.0018 to $0.0022) higher",
+        "feedback too few: rate 400 answers",
+        "same 90",
+        f"{BIG} -> {SMALL} 10",
+    ):
+        assert line in lines

@@ -16,7 +16,7 @@ from routewright.console import Console
 from routewright.errors import NotFound
 from routewright.policies import PolicyFile, read_policies
 from routewright.router import PolicyCheck, Router
-from routewright.wire import JsonObject, Policy, PolicyRecord, PolicyVersion
+from routewright.wire import Environment, JsonObject, Policy, PolicyRecord, PolicyVersion
 from routewright.wire.json_scan import quoted
 from routewright.wire.problems import did_you_mean
 from routewright.wire.problems import listed as in_quotes
@@ -25,7 +25,7 @@ from .command import CATALOGUE, GATE_FAILED, NOBODY_FITS, OK, YES, arg, flag, re
 from .gate import condition
 from .route import PROMPT, request_of
 from .show import Line, Screen, fields, listing, percent, pick
-from .simulation import ALL_ACCOUNTS, FILTER, simulation_page, since
+from .simulation import ALL_ACCOUNTS, FILTER, comparison_page, simulation_page, since
 from .store import IN_STORE, existing_store, named_store, store_verb
 
 _NAME = arg("name NAME", "name of the policy")
@@ -191,6 +191,20 @@ async def _simulate(args: Namespace, screen: Screen, console: Console) -> int:
     return GATE_FAILED if failures else OK
 
 
+@store_verb(
+    Console,
+    "policies compare",
+    _NAME,
+    since("7d"),
+    ALL_ACCOUNTS,
+    arg("--environment", "requests to compare", Environment, "production"),
+)
+async def _compare(args: Namespace, screen: Screen, console: Console) -> None:
+    """Compare the versions of a policy that served, and show how its shadow differs."""
+    comparison = await console.compare(args.name, **pick(args, "since account environment"))
+    screen.report(comparison, *comparison_page(comparison))
+
+
 def _published(args: Namespace, screen: Screen, version: PolicyVersion, outcome: str) -> None:
     record = {"version": version.label, **pick(version, "created_at by note")}
     screen.report({"name": args.name, **record}, note=f"{version.label} {outcome}")
@@ -270,13 +284,13 @@ def _check_policies(args: Namespace, screen: Screen) -> int:
     if args.prompt is None and args.request is None:
         args.prompt = "Hello"
     request = request_of(args, ())
+    catalogue = Catalogue() if args.catalogue is None else Catalogue.load(args.catalogue)
     if _is_file(args.which):
         source: AbstractContextManager[list[Policy]] = PolicyFile(args.which).policies()
     else:
-        with Console(existing_store(args)).blocking as console:
+        with Console(existing_store(args), catalogue=catalogue).blocking as console:
             source = nullcontext([console.policies.check(args.which)])
     with source as policies:
-        catalogue = Catalogue() if args.catalogue is None else Catalogue.load(args.catalogue)
         router = (Router.sandbox if args.sandbox else Router)(catalogue=catalogue, policies=policies)
         if all(model.availability.status == "unavailable" for model in router.models()):
             screen.note("no provider is configured: checked against the whole catalogue")

@@ -9,14 +9,14 @@ import msgspec
 
 from routewright.catalogue import Catalogue
 from routewright.console import Console
-from routewright.wire import Estimate, SimulationReport, WhatIfReport
+from routewright.wire import Estimate, Figure, PolicyComparison, SimulationReport, WhatIfReport
 
 from .command import Declaration, arg, flag, several
 from .show import Block, Line, Row, Screen, Table, cell, facts, heading, listing, percent, pick, with_count
 from .store import store_verb
 
 FILTER = arg("--filter FILTER", "only these requests, as metadata.team=search", default="")
-FIGURES = ("cost_usd", "latency_ms")
+_FIGURES = ("cost_usd", "error_rate", "latency_ms", "p50_ms", "p95_ms", "feedback")
 
 
 def since(default: str) -> Declaration:
@@ -69,7 +69,7 @@ def figures_page(title: str, report: SimulationReport | WhatIfReport) -> Iterato
         yield Table(
             [
                 Row((f"expected {heading(name)}", estimate(name, before), estimate(name, after), estimate("", change)))
-                for name, (before, after, change) in zip(FIGURES, rows, strict=True)
+                for name, (before, after, change) in zip(("cost_usd", "latency_ms"), rows, strict=True)
             ],
             "|before|after|change",
         )
@@ -100,6 +100,39 @@ def simulation_page(report: SimulationReport) -> Iterator[Block]:
             yield Line(f"  {name}: {text.partition(chr(10))[0]}", "dim")
 
 
+def comparison_page(comparison: PolicyComparison) -> Iterator[Block]:
+    """The versions that served, the two of a share figure by figure, and what the shadow chose."""
+    yield from (Line(f"{comparison.name} since {cell('_at', comparison.since)}", "title"), Line())
+    rows = [
+        {**pick(figures, "version requests"), **{name: _rounded(getattr(figures, name).value) for name in _FIGURES}}
+        for figures in comparison.versions
+    ]
+    yield from (listing(rows, f"version requests {' '.join(_FIGURES)}"), Line())
+    if (share := comparison.share) is not None:
+        table = [
+            Row(
+                (
+                    heading(name),
+                    *(_figure(name, getattr(side, name)) for side in (share.base, share.shared)),
+                    difference.verdict,
+                )
+            )
+            for name, difference in share.differences.items()
+        ]
+        yield from (Table(table, f"|{share.base.version}|{share.shared.version}|verdict"), Line())
+    yield listing([{"shadow": name, "requests": count} for name, count in comparison.shadow.items()], "shadow requests")
+
+
+def _figure(name: str, figure: Figure) -> str:
+    if figure.value is None or figure.interval is None:
+        return cell(name, _rounded(figure.value))
+    return estimate(name, Estimate(figure.value, *figure.interval))
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.3g}")
+
+
 def _tables(report: msgspec.Struct, columns: dict[str, str]) -> Iterator[Block]:
     for name, paths in columns.items():
         records = [
@@ -113,7 +146,5 @@ def estimate(name: str, figure: Estimate | None) -> str:
     """A figure with its interval, by the unit in its name; a share without one."""
     if figure is None:
         return ""
-    texts = [
-        cell(name, float(f"{number:.3g}")) if name else f"{number:+.1%}" for number in msgspec.structs.astuple(figure)
-    ]
+    texts = [cell(name, _rounded(number)) if name else f"{number:+.1%}" for number in msgspec.structs.astuple(figure)]
     return f"{texts[0]} ({texts[1]} to {texts[2]})"
