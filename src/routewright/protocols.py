@@ -531,13 +531,14 @@ class Facts(Struct, eq=False):
     """The id of the call and of its trace."""
     caller: wire.Caller
     created_at: str
-    """RFC 3339: when the call arrived. Its month pays."""
+    """RFC 3339: when the call arrived. Its day, week and month pay."""
     trace: TraceDraft | None = None
     rows: Sequence[wire.LedgerRow] = ()
     """The costs of its attempts. Without rows it is charged nothing."""
     tokens: int | None = None
     """Tokens used, to correct those taken from rate limits. None: unknown."""
     run: wire.RunLimit | None = None
+    tags: wire.Tags = ()
     run_nanos: int | None = None
     """The amount counted for its run, if it may exceed the rows."""
     claim: wire.Claim | None = None
@@ -580,6 +581,10 @@ class Accounts(Protocol):
 
     async def look(self, caller: wire.Caller, run: wire.RunLimit | None = None) -> wire.Left:
         """As ``left``, from the newest state."""
+
+    def spent_shares(self, caller: wire.Caller) -> Mapping[wire.Period, int] | None:
+        """Millionths spent of the present day's, week's and month's limit of a caller, from memory: of its key or its
+        account, whichever is more. Without a limit there is no entry. None: unknown to this process, as ``left``."""
 
 
 @runtime_checkable

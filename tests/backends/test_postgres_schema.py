@@ -21,8 +21,8 @@ from routewright.backends.storage.postgres.connections import Address
 from routewright.backends.storage.postgres.schema import VERSION, check, create, upgrade
 from routewright.cli import main
 from routewright.errors import RouterError, StorageCorrupt, StorageUnavailable, StorageVersion, ValidationFailed
-from routewright.wire import Replay
-from tests.contracts.storage.samples import PURSES, RUN, Till, make_row
+from routewright.wire import PutAccount, Replay
+from tests.contracts.storage.samples import PURSES, RUN, Till, make_account, make_row
 from tests.database_servers import PostgresServer
 
 from .postgres_stores import new_schema
@@ -203,32 +203,38 @@ def test_an_upgrade_that_fails_changes_nothing(url: str, monkeypatch: Patch) -> 
 
 
 def make_old(url: str) -> None:
-    """Make a store of version 1, with the functions of that time."""
-    create(Address(url))
+    """Make a store one of version 1, with the columns and functions of that time."""
     functions = "SELECT oid::regprocedure::text FROM pg_proc WHERE pronamespace = current_schema()::regnamespace"
     gone = [f"DROP FUNCTION {name} CASCADE" for (name,) in run(url, functions)]
     gone += [f"DROP TYPE {name}" for name in ("ask", "payer", "held", "used_window", "used_purse")]
+    gone += ["ALTER TABLE account DROP daily, DROP weekly, DROP tag_limits", "ALTER TABLE key DROP daily, DROP weekly"]
     there = resources.files(schema.__package__)
     run(url, *gone, gzip.decompress(OLD.read_bytes()).decode(), there.joinpath("cache.sql").read_text())
     run(url, "UPDATE store SET version = 1")
 
 
 async def test_a_store_of_version_1_is_used_and_may_be_upgraded_meanwhile(url: str) -> None:
-    make_old(url)
-    assert check(Address(url))[0].problems == []
+    create(Address(url))
     storage = open_storage(url)
     till = await Till(storage).open_full()
+    make_old(url)
+    assert check(Address(url))[0].problems == []
     await till.admit("before", 400, key="k", run=RUN, same="i")
     await till.short("refused", 700)
+    terms = PutAccount(make_account(prepaid=True, monthly_nanos=1_000, daily_nanos=300))
+    with pytest.raises(StorageVersion, match="store upgrade"):
+        await till.put(terms)
     assert upgrade(Address(url))
     await till.settle("before", make_row("before", charge=100), result=b"answer")
     assert await till.ask("again", same="i") == Replay(b"answer")
     await till.short("refused", 901)
     await till.admit("after", 900, key="k", run=RUN)
     till.release("after")
+    await till.put(terms)
+    await till.short("by day", 301)
     await storage.aclose()  # nobody waits for a release, but closing does
     reopened = open_storage(url)
-    assert await Till(reopened).purses() == dict.fromkeys(PURSES, (100, 0))
+    assert await Till(reopened).purses() == dict.fromkeys(PURSES, (100, 0)) | {"day:2026-11-21": (0, 0)}
     await reopened.aclose()
     found, _ = check(Address(url))
     assert (found.version, found.problems) == (VERSION, [])

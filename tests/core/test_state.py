@@ -36,9 +36,9 @@ from routewright.wire import (
     Short,
     Stands,
 )
+from routewright.wire.timestamps import timestamp
 from tests.contracts.storage.accounts_model import ACCOUNTS, REFUSALS, RUNS, Chance, NaiveAccounts, Outcome
 from tests.contracts.storage.samples import (
-    AT,
     AT_S,
     MONTH,
     PURSES,
@@ -56,10 +56,10 @@ from .account_state import LEASE_S, Ledger, by_key, full, one, seen
 
 def test_a_call_is_paid_from_key_account_and_month_in_order() -> None:
     terms = make_account(prepaid=True, monthly_nanos=3)
-    assert [*purses_of(terms, make_key(budget_nanos=1), "2026-11").items()] == [
+    assert [*purses_of(terms, make_key(budget_nanos=1), "2026-11-30").items()] == [
         ("key:k", 1), ("key:k:2026-11", None), ("account", -1), (MONTH, 3),
     ]  # fmt: skip
-    assert purses_of(None, None, "2026-11") == {}
+    assert purses_of(None, None, "2026-11-30") == {}
     assert [level_of(name) for name in PURSES] == ["agent_run", "key", "key", "account", "month"]
 
 
@@ -468,8 +468,9 @@ class History:
             mine.state.begin(0, mine.now, mine.now + LEASE_S)
             assert seen(each) == seen(mine.state)
         caller, run = self.chance.caller(), self.rng.choice(RUNS)
-        limits = self.model.purses(replace(caller, environment="production"), AT[:7], run)
-        standing = mine.state.standing(caller.account, Stands(AT, caller.key_id, run))
+        at, tags = timestamp(self.model.time), (("team", "b"), ("it's", "\x01"))
+        limits = self.model.purses(replace(caller, environment="production"), at[:10], run, tags)
+        standing = mine.state.standing(caller.account, Stands(at, caller.key_id, run, tags))
         for purse in standing.purses:
             spent, reserved = (count(caller.account, purse.name) for count in (self.model.spent, self.model.reserved))
             found = purse.limit_nanos, purse.spent_nanos, purse.reserved_nanos

@@ -38,6 +38,7 @@ class Admitted(Protocol):
     grant: wire.Grant | None
     claim: wire.Claim | None
     run: wire.RunLimit | None
+    tags: wire.Tags
     left: wire.Left | None
     """Terms and money of its caller, as far as known."""
 
@@ -199,6 +200,7 @@ def facts_of(call: Call, hold: Admitted, used_nanos: int, result: bytes | None) 
         rows=rows,
         tokens=tokens,
         run=hold.run,
+        tags=hold.tags,
         run_nanos=None if hold.run is None else used_nanos,
         claim=hold.claim,
         result=result,

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from routewright import errors, wire
 from routewright._core.accounts.keys import is_issued
+from routewright._core.accounts.purses import tags_of, within_tags
 from routewright._core.call import Call
 from routewright._core.idempotency import fingerprint
 from routewright._core.limits import OUTPUT_TOKENS, headers_of
@@ -98,8 +99,12 @@ class Admissions:
         if not self._has_accounts and (not may_be_open or (key_id is not None and is_issued(key_id))):
             raise self._named(no_accounts())
         left = self.accounts.left(caller, run)
-        if left is not None and left.account is None and left.key is None and not self._serves_unknown(caller):
+        if left is None:
+            pass
+        elif left.account is None and left.key is None and not self._serves_unknown(caller):
             left = None  # look again before it is refused
+        elif left.account is not None and left.account.tag_limits:
+            left = within_tags(left, read.request.metadata)
         if not may_be_open:
             pass
         elif tool is not None:
@@ -226,6 +231,7 @@ class Admission(Struct, eq=False):
     tool: InsideTool | None = None
     """The tool call of an agent run that makes the call."""
     claim: wire.Claim | None = None
+    tags: wire.Tags = ()
     windows: Sequence[wire.WindowState] = ()
     """The rate limits when it was admitted."""
     grant: wire.Grant | None = None
@@ -267,7 +273,7 @@ class Admission(Struct, eq=False):
         left: object = await in_time(self._shared.accounts.look(self.caller, self.run), self._shared.clock, deadline)
         if not isinstance(left, wire.Left):
             raise unfit(self._shared.accounts, "look", "a Left", left)
-        self.left = left
+        self.left = left = within_tags(left, self._read.request.metadata)
         self.is_unadmitted = False
         if left.key is not None:
             self.caller = narrow(self.caller, left.key)
@@ -287,6 +293,8 @@ class Admission(Struct, eq=False):
         # test_an_unanswered_admission_is_released
         shared = self._shared
         read = self._read
+        if self.left is not None and self.left.account is not None and self.left.account.tag_limits:
+            self.tags = tags_of(self.left.account, read.request.metadata)
         if self.claim is None and read.request.idempotency_key is not None:
             body = msgspec.to_builtins(read.request) if read.body is None else read.body
             rights = self.caller.models, self.caller.policies  # other keys of the account may be allowed more
@@ -306,6 +314,7 @@ class Admission(Struct, eq=False):
                 claim=self.claim,
                 run=self.run,
                 slot=self.run is None,
+                tags=self.tags,
             )
             pending_reply = shared.accounts.admit(ask)
             self.is_unadmitted = self.grant is None

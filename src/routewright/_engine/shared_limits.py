@@ -98,6 +98,7 @@ class SharedLimits:
         self._clock = clock
         self.left = accounts.left
         self.look = accounts.look
+        self.spent_shares = accounts.spent_shares
         self.widen = accounts.widen
         self._guard = Guard()
         self.renew()

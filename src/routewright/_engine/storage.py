@@ -9,7 +9,7 @@ from functools import cache
 from math import inf
 from typing import Any, TypeVar, get_args, get_origin, get_overloads, get_type_hints
 
-from routewright import errors
+from routewright import errors, wire
 from routewright._core.trace.spans import join_traces
 from routewright._runtime.loop import is_cancelled
 from routewright.protocols import Clock, Facts, ImmediateStorage, Storage
@@ -159,6 +159,10 @@ class NoAccounts:
             self._open.clear()
         self._open[caller.account] = self._clock.monotonic() + KNOWN_S
         return Left(None, None, None)
+
+    def spent_shares(self, caller: Caller) -> dict[wire.Period, int]:
+        """No limits."""
+        return {}
 
 
 def no_accounts() -> errors.InternalError:

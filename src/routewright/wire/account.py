@@ -122,7 +122,54 @@ class Caller(Struct, frozen=True, gc=False):
     """Names or ids of policies of which its calls use one. None: any or none, or those of the key."""
 
 
-class Account(Struct, frozen=True, kw_only=True):
+_UNLIMITED = None, None, None
+
+
+class _PeriodLimits:
+    """The limits by day, week and month of a struct."""
+
+    __slots__ = ()
+    daily_nanos: int | None
+    weekly_nanos: int | None
+    monthly_nanos: int | None
+
+    @property
+    def daily_limit_usd(self) -> float | None:
+        """``daily_nanos`` in dollars."""
+        return in_usd(self.daily_nanos)
+
+    @property
+    def weekly_limit_usd(self) -> float | None:
+        """``weekly_nanos`` in dollars."""
+        return in_usd(self.weekly_nanos)
+
+    @property
+    def monthly_limit_usd(self) -> float | None:
+        """``monthly_nanos`` in dollars."""
+        return in_usd(self.monthly_nanos)
+
+    @property
+    def period_nanos(self) -> tuple[int | None, int | None, int | None]:
+        """The limits by day, week and month."""
+        return self.daily_nanos, self.weekly_nanos, self.monthly_nanos
+
+
+class TagLimit(Struct, _PeriodLimits, frozen=True, kw_only=True):
+    """The most to be charged for the requests with one value of a ``metadata`` key."""
+
+    key: str
+    """Key of the metadata."""
+    value: str | None = None
+    """None: any value has these limits of its own, except those with a ``TagLimit`` that names them."""
+    daily_nanos: int | None = None
+    """Highest charge per day (UTC)."""
+    weekly_nanos: int | None = None
+    """Highest charge per week, from Monday (UTC)."""
+    monthly_nanos: int | None = None
+    """Highest charge per calendar month (UTC)."""
+
+
+class Account(Struct, _PeriodLimits, frozen=True, kw_only=True):
     """A customer with a plan, limits and a balance."""
 
     name: str
@@ -137,19 +184,20 @@ class Account(Struct, frozen=True, kw_only=True):
     """True: calls are paid from the balance, which credit fills, and refused if it is too low."""
     monthly_nanos: int | None = None
     """Highest charge per calendar month (UTC). None: no limit."""
+    daily_nanos: int | None = None
+    """Highest charge per day (UTC), counted from the first call after it is set. None: no limit."""
+    weekly_nanos: int | None = None
+    """Highest charge per week, from Monday (UTC), counted likewise. None: no limit."""
+    tag_limits: tuple[TagLimit, ...] = ()
+    """Limits for requests with certain metadata."""
 
     @property
     def has_limited_money(self) -> bool:
         """True if calls need a reservation."""
-        return self.prepaid or self.monthly_nanos is not None
-
-    @property
-    def monthly_limit_usd(self) -> float | None:
-        """``monthly_nanos`` in dollars."""
-        return in_usd(self.monthly_nanos)
+        return self.prepaid or self.period_nanos != _UNLIMITED or bool(self.tag_limits)
 
 
-class Key(Struct, frozen=True, kw_only=True):
+class Key(Struct, _PeriodLimits, frozen=True, kw_only=True):
     """An API key of an account. Its secret is shown once and not stored."""
 
     id: str
@@ -180,21 +228,20 @@ class Key(Struct, frozen=True, kw_only=True):
     """Names or ids of policies of which its calls must use one. A single one applies by itself. None: any or none."""
     revoked_at: str | None = None
     """None: the key is active."""
+    daily_nanos: int | None = None
+    """Highest charge for its calls per day (UTC), counted from the first call after it is set. None: no limit."""
+    weekly_nanos: int | None = None
+    """Highest charge for its calls per week, from Monday (UTC), counted likewise. None: no limit."""
 
     @property
     def has_limited_money(self) -> bool:
         """True if calls need a reservation."""
-        return self.budget_nanos is not None or self.monthly_nanos is not None
+        return self.budget_nanos is not None or self.period_nanos != _UNLIMITED
 
     @property
     def budget_usd(self) -> float | None:
         """``budget_nanos`` in dollars."""
         return in_usd(self.budget_nanos)
-
-    @property
-    def monthly_limit_usd(self) -> float | None:
-        """``monthly_nanos`` in dollars."""
-        return in_usd(self.monthly_nanos)
 
 
 class NewKey(Struct, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from .account import Account, Caller, Key
-from .ledger import Purse, RunLimit
+from .ledger import Purse, RunLimit, Tags
 from .limits import WindowState
 
 
@@ -27,7 +27,7 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     """Trace id of the call."""
     caller: Caller
     at: float
-    """Unix seconds of the call's arrival. Determines the month it is charged to."""
+    """Unix seconds of the call's arrival. Determines the day, week and month it is charged to."""
     lasts_s: float
     """Time limit of the call. What it still holds one lease later is taken back."""
     tokens: int = 0
@@ -43,6 +43,8 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     """False for calls of an agent run, which holds one slot for all of them."""
     windows: bool = True
     """False: rate limits and slot are counted elsewhere."""
+    tags: Tags = ()
+    """For the limits of tags."""
 
 
 class Grant(Struct, kw_only=True, gc=False):

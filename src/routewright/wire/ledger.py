@@ -12,8 +12,11 @@ from .money import NANOS_PER_USD, in_usd
 from .plain import Struct
 from .response import Tokens
 
-Level = Literal["agent_run", "key", "account", "month"]
+Level = Literal["agent_run", "tag", "key", "account", "day", "week", "month"]
 """A level with a money limit. A call reserves at all levels that apply, or at none."""
+Period = Literal["day", "week", "month"]
+Tags = tuple[tuple[str, str], ...]
+"""Keys and values of a request's metadata that an account has a ``TagLimit`` for."""
 RowKind = Literal["attempt", "expired", "credit", "correction"]
 
 
@@ -30,7 +33,7 @@ class LedgerRow(Struct, frozen=True, kw_only=True, gc=False):
     ``credit``: money added. ``correction``: the change of an earlier row's amounts, which
     the library counts but never writes."""
     at: str
-    """RFC 3339, UTC, milliseconds: admission of the call. All its attempts are charged to that month."""
+    """RFC 3339, UTC, milliseconds: admission of the call. All its attempts are charged to that day, week and month."""
     key_id: str | None = None
     model: str = ""
     provider: str = ""
@@ -57,9 +60,11 @@ class Purse(Struct, frozen=True, gc=False):
     """Money at one level. A call is admitted only if ``spent_nanos + reserved_nanos`` stays within ``limit_nanos``."""
 
     level: Level
-    """``account`` is the balance, ``month`` the monthly limit."""
+    """``account`` is the balance; ``day``, ``week`` and ``month`` are limits of the account."""
     name: str
-    """``account``, ``month:2026-11``, ``key:<id>``, ``key:<id>:2026-11``, ``run:<id>``."""
+    """``account``, ``day:2026-11-30``, ``week:2026-11-30`` (its Monday), ``month:2026-11``, ``key:<id>``,
+    ``key:<id>:day:2026-11-30``, ``key:<id>:week:2026-11-30``, ``key:<id>:2026-11``, ``run:<id>``,
+    ``tag:<key>=<value>:day:2026-11-30``."""
     limit_nanos: int | None
     """For a balance: total credit. None: no limit."""
     spent_nanos: int = 0
@@ -106,7 +111,8 @@ class Standing(msgspec.Struct, frozen=True):
     key: Key | None
     """None: no such key, or none requested."""
     purses: tuple[Purse, ...]
-    """Those that apply, in the order run, key, account, month."""
+    """Those that apply, in the order run, tags, key, account, day, week, month. Those of a day, a week or a tag only if
+    they have a limit."""
 
 
 class AddCredit(Struct, frozen=True, tag=True):
@@ -120,12 +126,13 @@ class AddCredit(Struct, frozen=True, tag=True):
 
 
 class Stands(Struct, frozen=True, tag=True):
-    """The ``Standing`` of the account, of one of its keys, and of an agent run."""
+    """The ``Standing`` of the account, of one of its keys, of an agent run, and of tags."""
 
     at: str
-    """RFC 3339; selects the month."""
+    """RFC 3339; selects the day, week and month."""
     key_id: str | None = None
     run: RunLimit | None = None
+    tags: Tags = ()
 
 
 class LedgerSums(Struct, frozen=True, tag=True):

@@ -5,8 +5,9 @@ The model keeps everything that happened in lists, and counts anew whenever it m
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, timedelta
 from fractions import Fraction
 from random import Random
 from typing import Any, Literal
@@ -38,6 +39,8 @@ from routewright.wire import (
     RunLimit,
     Short,
     Stands,
+    TagLimit,
+    Tags,
 )
 from routewright.wire.timestamps import timestamp
 
@@ -122,19 +125,31 @@ class NaiveAccounts:
             found[f"key {caller.account} {key.id}"] = key.limits
         return {name: limits for name, limits in found.items() if limits != RateLimits()}
 
-    def purses(self, caller: Caller, month: str, run: RunLimit | None) -> dict[str, int | None]:
+    def purses(self, caller: Caller, day: str, run: RunLimit | None, tags: Tags = ()) -> dict[str, int | None]:
         account, key = self.accounts.get(caller.account), self._key(caller)
-        found: dict[str, int | None] = {}
+        first = date.fromisoformat(day)
+        while first.weekday():
+            first -= timedelta(days=1)
+        purses: dict[str, int | None] = {}
         if caller.environment == "sandbox":
-            return found
+            return purses
         if run is not None:
-            found[f"run:{run.id}"] = run.limit_nanos
-        if key is not None:
-            found |= {f"key:{key.id}": key.budget_nanos, f"key:{key.id}:{month}": key.monthly_nanos}
+            purses[f"run:{run.id}"] = run.limit_nanos
+        days, months = {"day": day, "week": str(first)}, {"month": day[:7]}
         if account is not None:
-            found["account"] = self.granted(account.name) if account.prepaid else None
-            found[f"month:{month}"] = account.monthly_nanos
-        return found
+            for name, value in tags:
+                own = [limit for limit in account.tag_limits if limit.key == name and limit.value in (None, value)]
+                for limit in sorted(own, key=lambda limit: limit.value is None)[:1]:
+                    purses |= _limited(f"tag:{name}={value}:", limit.period_nanos, days | months)
+        if key is not None:
+            purses[f"key:{key.id}"] = key.budget_nanos
+            purses |= _limited(f"key:{key.id}:", key.period_nanos, days)
+            purses[f"key:{key.id}:{day[:7]}"] = key.monthly_nanos
+        if account is not None:
+            purses["account"] = self.granted(account.name) if account.prepaid else None
+            purses |= _limited("", account.period_nanos, days)
+            purses[f"month:{day[:7]}"] = account.monthly_nanos
+        return purses
 
     def granted(self, account: str) -> int:
         return sum(nanos for (name, _), nanos in self.credits.items() if name == account)
@@ -217,7 +232,7 @@ class NaiveAccounts:
     def _money(self, ask: Ask, nanos: int, own: Taken | None) -> Outcome:
         if own is not None and nanos <= own.nanos:
             return "admitted"
-        purses = self.purses(ask.caller, timestamp(ask.at)[:7], ask.run)
+        purses = self.purses(ask.caller, timestamp(ask.at)[:10], ask.run, ask.tags)
         if own is not None:
             purses = {name: purses.get(name) for name in own.purses}
         found: Outcome = "admitted"
@@ -235,7 +250,7 @@ class NaiveAccounts:
 
     def admit(self, ask: Ask) -> None:
         own = self.call(ask.id)
-        purses = self.purses(ask.caller, timestamp(ask.at)[:7], ask.run)
+        purses = self.purses(ask.caller, timestamp(ask.at)[:10], ask.run, ask.tags)
         if own is not None:
             if any(purses.get(name) is not None for name in own.purses):
                 own.nanos = ask.nanos
@@ -244,10 +259,10 @@ class NaiveAccounts:
         self.taken.append(Taken(ask, Fraction(self.now), [*self.parties(ask.caller)], ask.tokens, nanos, [*purses]))
 
     def settle(self, facts: Facts) -> None:
-        held, account, month = self.call(facts.id), facts.caller.account, facts.created_at[:7]
+        held, account, day = self.call(facts.id), facts.caller.account, facts.created_at[:10]
         lost = self.lost.pop(facts.id, None)
         rows = [row for row in facts.rows if (account, facts.id, row.attempt) not in self.rows]
-        purses: Sequence[str] = [*self.purses(facts.caller, month, facts.run)] if lost is None else lost[2]
+        purses: Sequence[str] = [*self.purses(facts.caller, day, facts.run, facts.tags)] if lost is None else lost[2]
         keeps = facts.claim is not None and facts.result is not None
         if held is not None:
             self.end(held, facts.tokens)
@@ -294,6 +309,14 @@ class NaiveAccounts:
         return None if caller.key_id is None else self.keys.get((caller.account, caller.key_id))
 
 
+def _limited(prefix: str, limits: Sequence[int | None], periods: Mapping[str, str]) -> dict[str, int]:
+    return {
+        f"{prefix}{period}:{start}": nanos
+        for (period, start), nanos in zip(periods.items(), limits, strict=False)
+        if nanos is not None
+    }
+
+
 def scope_of(caller: Caller, claim: Claim | None) -> tuple[str, Environment, str]:
     """The scope in which an idempotency key is unique."""
     return caller.account, caller.environment, "" if claim is None else claim.key
@@ -301,10 +324,10 @@ def scope_of(caller: Caller, claim: Claim | None) -> tuple[str, Environment, str
 
 class Chance:
     """Draws the next step of a history, from ``random.Random(seed)`` or hypothesis's ``st.randoms()``, which shrinks
-    failing histories."""
+    failing histories. ``periods``: with limits by day, by week and for tags."""
 
-    def __init__(self, rng: Random) -> None:
-        self.rng = rng
+    def __init__(self, rng: Random, *, periods: bool = True) -> None:
+        self.rng, self.periods = rng, periods
         self.calls = 0
 
     def caller(self) -> Caller:
@@ -318,9 +341,13 @@ class Chance:
         if running and rng.random() < 0.15:
             return replace(rng.choice(running), nanos=nanos)
         self.calls += 1
-        claim = Claim(rng.choice("ij"), rng.choice("ffg")) if rng.random() < 0.25 else None
+        claim = Claim(rng.choice("ij"), rng.choice("ffg")) if rng.random() < (0.4 if self.periods else 0.25) else None
+        tags: Tags = ()
+        if self.periods:
+            at -= rng.choice((0.0, 0.0, 0.0, DAY_S / 2, 3 * DAY_S))
+            tags = rng.choice(((), (("team", "a"),), (("team", "b"),), (("team", "b"), ("it's", "\x01"))))
         return make_ask(
-            f"c{self.calls}", nanos, caller=self.caller(), at=at, tokens=rng.choice((0, 1, 2, 4, 9)),
+            f"c{self.calls}", nanos, caller=self.caller(), at=at, tags=tags, tokens=rng.choice((0, 1, 2, 4, 9)),
             claim=claim, run=rng.choice((None, None, *RUNS)), slot=rng.random() < 0.8, lasts_s=1e9,
         )  # fmt: skip
 
@@ -331,7 +358,7 @@ class Chance:
             for attempt in range(1, rng.choice((1, 2, 2, 3)))
         ]
         return make_facts(
-            ask.id, *rows, caller=ask.caller, created_at=at, run=ask.run, claim=ask.claim,
+            ask.id, *rows, caller=ask.caller, created_at=at, run=ask.run, tags=ask.tags, claim=ask.claim,
             tokens=rng.choice((None, 0, 1, 3, 8)), run_nanos=rng.choice((None, 40)),
             result=rng.choice((None, ask.id.encode())),
         )  # fmt: skip
@@ -348,9 +375,13 @@ class Chance:
         match rng.randrange(9):
             case 0 | 1 | 2:
                 terms: dict[str, Any] = {"prepaid": rng.random() < 0.5, "monthly_nanos": rng.choice((None, 100, 400))}
+                terms |= self.short_limits()
+                if self.periods:
+                    terms["tag_limits"] = tuple(self.tag_limits())
                 return account, PutAccount(make_account(name=account, limits=limits, **terms))
             case 3 | 4:
                 budget = {"budget_nanos": rng.choice((None, 90, 300)), "monthly_nanos": rng.choice((None, 100))}
+                budget |= self.short_limits()
                 there = keys.get((account, key_id))
                 revoked_at = None if there is None else there.revoked_at
                 digest = f"{account} {key_id}"
@@ -364,7 +395,20 @@ class Chance:
             return account, RevokeKey(key_id, AT)
         return account, DeleteResults(rng.choice((None, "production")))
 
+    def short_limits(self) -> dict[str, int | None]:
+        """Limits by day and by week."""
+        names = ("daily_nanos", "weekly_nanos") if self.periods else ()
+        return {name: self.rng.choice((None, None, 80, 150)) for name in names}
+
+    def tag_limits(self) -> Iterator[TagLimit]:
+        for key, value in (("team", None), ("team", "b"), ("it's", None)):
+            if self.rng.random() < 0.5:
+                day, week, month = (self.rng.choice((None, 70, 120)) for _ in range(3))
+                yield TagLimit(key=key, value=value, daily_nanos=day, weekly_nanos=week, monthly_nanos=month)
+
     def pause(self) -> float:
+        if self.periods and self.rng.random() < 0.02:
+            return self.rng.choice((DAY_S / 2, DAY_S / 2, 4 * DAY_S))
         return DAY_S if self.rng.random() < 0.01 else self.rng.choice(PAUSES)
 
 
@@ -489,8 +533,9 @@ class AccountsWalk:
     async def _check(self) -> None:
         """Check that one caller's purses equal the model's."""
         caller, run, at = self.chance.caller(), self.rng.choice(RUNS), timestamp(self.model.time)
-        standing = await self.rng.choice(self.processes).read(caller.account, Stands(at, caller.key_id, run))
-        limits = self.model.purses(replace(caller, environment="production"), at[:7], run)
+        query = Stands(at, caller.key_id, run, (("team", "b"), ("it's", "\x01")))
+        standing = await self.rng.choice(self.processes).read(caller.account, query)
+        limits = self.model.purses(replace(caller, environment="production"), at[:10], run, query.tags)
         for purse in standing.purses:
             found = purse.limit_nanos, purse.spent_nanos, purse.reserved_nanos
             name, account = purse.name, caller.account

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from routewright.errors import RateLimited, RouterTimeoutError
-from routewright.wire import RunLimit, Short
+from routewright.wire import RunLimit, Short, Tags
 
 PurseName = tuple[str, str]  # account, name of its purse
 FreedName = PurseName | bytes  # a purse with more room, or an idempotency key that is free or has an answer
@@ -20,7 +20,7 @@ class Hold(Struct, array_like=True, gc=False):
     account: str
     key_id: str | None
     came_at: float
-    """Unix seconds of the call's arrival. Determines the month it is charged to."""
+    """Unix seconds of the call's arrival. Determines the day, week and month it is charged to."""
     ends_at: float
     """Log time by which the call ends."""
     parties: tuple[str, ...]
@@ -37,6 +37,7 @@ class Hold(Struct, array_like=True, gc=False):
     """Log time of admission."""
     run: RunLimit | None = None
     """Agent run of the call."""
+    tags: Tags = ()
 
 
 class Wait(NamedTuple):

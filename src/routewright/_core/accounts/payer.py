@@ -26,7 +26,7 @@ class Payer:
     ) -> None:
         self.account = account
         self.key = key
-        self.day = day  # resolved anew each day, for the month's purses
+        self.day = day  # resolved anew each day, for its purses
         self.windows = windows
         self.parties = tuple([name for name, _, _ in windows])
         self.purses = purses

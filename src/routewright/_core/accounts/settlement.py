@@ -26,7 +26,7 @@ from routewright.wire import Account, Environment, LedgerRow, StoredEvent, Thres
 from routewright.wire.timestamps import timestamp
 
 from .holds import Hold
-from .purses import MONTH, RUN, Sums, purses_of
+from .purses import DAY, RUN, Sums, purses_of
 from .state import State, StoredAccounts
 
 THRESHOLDS = (50, 80, 100)
@@ -224,7 +224,7 @@ def _paying_purses(shelf: Shelf, facts: Facts) -> tuple[str, ...]:
     if caller.environment == "sandbox":
         return ()
     key = None if caller.key_id is None else shelf.key(caller.account, caller.key_id)
-    return tuple(purses_of(shelf.account(caller.account), key, facts.created_at[:MONTH], facts.run))
+    return tuple(purses_of(shelf.account(caller.account), key, facts.created_at[:DAY], facts.run, facts.tags))
 
 
 def _events_of(state: State, shelf: Shelf, facts: Facts, account: Account, purses: Sequence[str]) -> list[StoredEvent]:

@@ -16,19 +16,19 @@ them. Use it from one thread at a time, with times that never decrease.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from routewright import wire
 from routewright._core.idempotency import Claims, StoredResults, scope_of
 from routewright._core.limits import Window, limit_error
-from routewright.wire import WINDOW_S, Account, Ask, Caller, Grant, Key, Left, Purse, Replay, RunLimit, Short
+from routewright.wire import WINDOW_S, Account, Ask, Caller, Grant, Key, Left, Period, Purse, Replay, RunLimit, Short
 from routewright.wire.timestamps import timestamp
 
 from .holds import FreedName, Hold, Wait
 from .keys import check_key
 from .payer import Payer, parties_of
-from .purses import BALANCE, MONTH, RUN, LimitedPurse, Sums, level_of, purses_of
+from .purses import BALANCE, DAY, RUN, LimitedPurse, Sums, level_of, purses_of, spent_shares, tag_purses
 
 _DAY_S = 86_400
 
@@ -101,8 +101,8 @@ class State:
         windows = [(name, self.window(name), limits) for name, limits in parties_of(caller, account, key)]
         purses: list[LimitedPurse] = []
         if caller.environment == "production":
-            limits_of_month = purses_of(account, key, timestamp(day * _DAY_S)[:MONTH])
-            purses = [(self.purse(caller.account, name), limit) for name, limit in limits_of_month.items()]
+            limits = purses_of(account, key, timestamp(day * _DAY_S)[:DAY])
+            purses = [(self.purse(caller.account, name), limit) for name, limit in limits.items()]
         return Payer(account, key, day, windows, purses)
 
     def account(self, name: str) -> Account | None:
@@ -129,6 +129,14 @@ class State:
                 minimum = left if minimum is None or left < minimum else minimum
         return Left(payer.account, payer.key, minimum)
 
+    def spent_shares(self, caller: Caller, at: float) -> Mapping[Period, int] | None:
+        """Millionths spent of the limits by day, week and month (``purses.spent_shares``), if in memory.
+        Thread-safe."""
+        payer = self.payers.get(caller.account, {}).get((caller.environment, caller.key_id))
+        if payer is None or payer.day != int(at) // _DAY_S:
+            return None
+        return spent_shares((sums.name, limit, sums.spent) for sums, limit in payer.purses)
+
     def look(self, caller: Caller, at: float, run: RunLimit | None) -> Left:
         """Like ``left``, loading from the books what is not in memory."""
         payer = self.payer(caller, at)
@@ -145,7 +153,7 @@ class State:
         terms = self._books.account(account)
         key = None if query.key_id is None else self._books.key(account, query.key_id)
         purses = []
-        for name, limit in purses_of(terms, key, query.at[:MONTH], query.run).items():
+        for name, limit in purses_of(terms, key, query.at[:DAY], query.run, query.tags).items():
             sums = self.purse(account, name)
             most = sums.granted if limit == BALANCE else limit
             purses.append(Purse(level_of(name), name, most, sums.spent, sums.reserved))
@@ -160,7 +168,7 @@ class State:
         states: list[wire.WindowState] = []
         for _, window, limits in payer.windows if ask.windows else ():
             states += window.states(limits, self.at)
-        limited = payer.limited or (ask.run is not None and ask.caller.environment == "production")
+        limited = payer.limited or bool((ask.run is not None or ask.tags) and self._inner(ask, payer))
         return Grant(id=hold.id, caller=ask.caller, nanos=hold.nanos, is_limited=limited, windows=tuple(states))
 
     # Admission
@@ -195,12 +203,14 @@ class State:
                 window.age(cut)
             if not window.admits(limits, ask.tokens, slots):
                 raise limit_error(payer.windows, ask.tokens, self.at, now, slots=ask.slot)
-        run = ask.run if caller.environment == "production" else None
         purses = payer.purses
+        names = payer.names
         nanos = ask.nanos
-        if run is not None:
-            purses = [(self.purse(caller.account, RUN + run.id), run.limit_nanos), *purses]
-        if run is not None or payer.limited:
+        inner = self._inner(ask, payer) if ask.run is not None or ask.tags else ()
+        if inner:
+            purses = [*inner, *purses]
+            names = tuple([sums.name for sums, _ in purses])
+        if inner or payer.limited:
             short = self._short(purses, nanos)
             if short is not None:
                 return short
@@ -216,21 +226,32 @@ class State:
             ask.tokens,
             slots,
             nanos,
-            payer.names if ask.run is None else tuple([sums.name for sums, _ in purses]),
+            names,
             scope,
             "" if ask.claim is None else ask.claim.fingerprint,
             owner,
             self.at,
-            run,
+            ask.run if inner else None,
+            ask.tags,
         )
-        self.take(hold, payer.all if ask.run is None else [sums for sums, _ in purses])
+        self.take(hold, [sums for sums, _ in purses] if inner else payer.all)
         return hold
+
+    def _inner(self, ask: Ask, payer: Payer) -> list[LimitedPurse]:
+        """Purses of an ask's agent run and tags, with their limits."""
+        caller = ask.caller
+        if caller.environment != "production":
+            return []
+        limits = {} if ask.run is None else {RUN + ask.run.id: ask.run.limit_nanos}
+        if ask.tags and payer.account is not None:
+            limits.update(tag_purses(payer.account, timestamp(ask.at)[:DAY], ask.tags))
+        return [(self.purse(caller.account, name), limit) for name, limit in limits.items()]
 
     def widen(self, hold: Hold, nanos: int) -> Wait | Short | None:
         """Change the reservation of a running call to ``nanos``. None: done."""
         account = self._books.account(hold.account)
         key = None if hold.key_id is None else self._books.key(hold.account, hold.key_id)
-        limits = purses_of(account, key, timestamp(hold.came_at)[:MONTH], hold.run)
+        limits = purses_of(account, key, timestamp(hold.came_at)[:DAY], hold.run, hold.tags)
         purses = [(self.purse(hold.account, name), limits.get(name)) for name in hold.purses]
         if all(limit is None for _, limit in purses):
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -15,7 +15,7 @@ from routewright._core.accounts.eviction import Eviction
 from routewright._core.accounts.holds import Hold, PurseName, Wait
 from routewright._core.accounts.keys import is_compromised
 from routewright._core.accounts.ledger import MONEY, Books
-from routewright._core.accounts.purses import RUN
+from routewright._core.accounts.purses import DAY, PURSE_S, RUN, is_over
 from routewright._core.accounts.settlement import End, Expired, end_hold, expire_hold, expired_row, settle
 from routewright._core.accounts.state import State
 from routewright._core.accounts.wait_queue import WaitQueue
@@ -26,7 +26,8 @@ from routewright._core.webhooks.outbox import Outbox
 from routewright._runtime.fork import Guard, renew_in_children
 from routewright._runtime.loop import Signal
 from routewright.protocols import Clock, Facts, TraceDraft
-from routewright.wire import Ask, Caller, Grant, LedgerRow, Left, Replay, RunLimit, Short, StoredEvent, Written
+from routewright.wire import Ask, Caller, Grant, LedgerRow, Left, Period, Replay, RunLimit, Short, StoredEvent, Written
+from routewright.wire.timestamps import timestamp
 
 VALUES = 1_000
 """Distinct values of a group within an hour, the first ones. It keeps a flood of names from evicting earlier hours and
@@ -263,6 +264,10 @@ class MemoryAccounts:
         with self._lock.lock:
             return self.state.look(caller, self._clock.time(), run)
 
+    def spent_shares(self, caller: Caller) -> Mapping[Period, int] | None:
+        """As ``protocols.Accounts`` says."""
+        return self.state.spent_shares(caller, self._clock.time())
+
     # What the storage asks of it, under its lock
 
     def change(self, account: str, write: MONEY) -> Written:
@@ -331,6 +336,9 @@ class MemoryAccounts:
         self._begin()
         self._tidy()
         self._end()
+        day = timestamp(max(0.0, self._clock.time() - PURSE_S))[:DAY]
+        for key in [key for key in self._spent if is_over(key[1], day)]:
+            del self._spent[key]
 
     def _tidy(self) -> None:
         for hold in self.state.overdue(self.owner, LEASE_S):

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from routewright import wire
 from routewright._core.accounts.ledger import MONEY
+from routewright._core.accounts.purses import DAY, purses_of, spent_shares
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.tables.ledger import MAX_AGE_S
 from routewright.backends.storage.tables.read import DAY_S, REPORTS, answer, read_page, trace_by_id
 from routewright.backends.storage.tables.traces import rows_of_draft
 from routewright.errors import RouterError, StorageUnavailable
 from routewright.protocols import BaseStorage, Clock, Facts
-from routewright.wire import Ask, Caller, Grant, Left, Replay, RunLimit, Short, StoredEvent, Write, Written
+from routewright.wire import Ask, Caller, Grant, Left, Period, Replay, RunLimit, Short, StoredEvent, Write, Written
 from routewright.wire.ids import milliseconds_of
 from routewright.wire.problems import check_lease
 from routewright.wire.timestamps import timestamp
@@ -165,6 +166,15 @@ class PostgresAccounts:
         ask = Ask(id="", caller=caller, at=self._clock.time(), lasts_s=0.0, run=run)
         left: Left = await self._send(PendingAsk(ask, "looks", inline=self._inline))
         return left
+
+    def spent_shares(self, caller: Caller) -> Mapping[Period, int] | None:
+        """As ``protocols.Accounts`` says."""
+        left = self.left(caller)
+        day, spent = self._writer.spent.get(caller, ("", ()))
+        if left is None or day != timestamp(self._clock.time())[:DAY]:
+            return None
+        limits = purses_of(left.account, left.key, day)
+        return spent_shares([(*purse, nanos) for purse, nanos in zip(limits.items(), spent, strict=False)])
 
 
 def _answer(account: str, query: wire.Query, tables: Tables, transaction: AccountTransaction) -> Any:

@@ -192,7 +192,7 @@ BEGIN
     ), paid AS (
         INSERT INTO purse (account, name, spent, granted, at, reserved)
         SELECT account, name, sum(CASE WHEN name LIKE 'run:%' THEN of_run ELSE charge END), 0,
-            CASE WHEN name LIKE 'run:%' THEN today END, -sum(nanos)
+            CASE WHEN name ~ '^(run|tag):|(^|:)(day|week):' THEN today END, -sum(nanos)
         FROM gone, unnest(purses) AS name GROUP BY account, name
         HAVING sum(nanos) <> 0 OR sum(CASE WHEN name LIKE 'run:%' THEN of_run ELSE charge END) <> 0
         ON CONFLICT (account, name) DO UPDATE
@@ -283,6 +283,35 @@ BEGIN
     ) AS s WHERE party.name = s.name;
 END $$;
 
+-- purses.tag_purses: the purses of the tags [key, value] of a call, with their limits.
+CREATE OR REPLACE FUNCTION tag_purses(owner text, tags jsonb, day text, week text) RETURNS TABLE (name text, most bigint)
+LANGUAGE sql STABLE AS $$
+    SELECT 'tag:' || (t.tag ->> 0) || '=' || (t.tag ->> 1) || ':' || p.period, p.most
+    FROM account AS a, jsonb_array_elements(tags) WITH ORDINALITY AS t(tag, n), LATERAL (
+        SELECT * FROM jsonb_to_recordset(a.tag_limits) AS l(key text, value text, daily_nanos bigint,
+            weekly_nanos bigint, monthly_nanos bigint)
+        WHERE l.key = t.tag ->> 0 AND (l.value IS NULL OR l.value = t.tag ->> 1) ORDER BY l.value NULLS LAST LIMIT 1
+    ) AS l, LATERAL (VALUES (1, 'day:' || day, l.daily_nanos), (2, 'week:' || week, l.weekly_nanos),
+        (3, 'month:' || left(day, 7), l.monthly_nanos)) AS p(m, period, most)
+    WHERE a.account = owner AND p.most IS NOT NULL ORDER BY t.n, p.m
+$$;
+
+-- The purses of asks besides those of their callers: of runs and tags, and what calls hold from, if a limit is gone.
+CREATE OR REPLACE FUNCTION further_purses(asks jsonb, payers payer[])
+RETURNS TABLE (account text, name text, most bigint) LANGUAGE sql STABLE AS $$
+    WITH a AS (
+        SELECT payers[caller + 1].account, id, run, again OR kind = 'widens' AS is_held, tags, day, week
+        FROM jsonb_to_recordset(asks) AS x(caller int, id text, run text, again boolean, kind text, tags jsonb, day text,
+            week text)
+    )
+    SELECT account, name, max(most) FROM (
+        SELECT account, 'run:' || run AS name, NULL::bigint AS most FROM a WHERE run IS NOT NULL
+        UNION ALL SELECT a.account, t.name, t.most FROM a, tag_purses(a.account, tags, day, week) AS t
+        WHERE tags IS NOT NULL
+        UNION ALL SELECT account, unnest(hold.purses), NULL FROM a JOIN hold USING (account, id) WHERE is_held
+    ) AS further GROUP BY account, name
+$$;
+
 -- State.payer: the callers, with the places of their windows (of the account and of the key; null: no limits) and purses
 -- (the innermost first). keys: account and name of each purse. Limits of -1 are balances.
 CREATE OR REPLACE FUNCTION payers_of(callers jsonb, asks jsonb,
@@ -293,18 +322,24 @@ BEGIN
     keys := '{}';
     FOR c IN
         SELECT (x.account, x.key, pays, k.compromised_from IS NOT NULL OR is_made AND k.id IS NULL,
-                pays AND (a.prepaid IS TRUE OR num_nonnulls(k.budget, k.monthly, a.monthly) > 0), '{}',
-                CASE WHEN pays AND k.id IS NOT NULL THEN ARRAY['key:' || k.id, 'key:' || k.id || ':' || month] ELSE '{}' END
-                || CASE WHEN pays AND a.account IS NOT NULL THEN ARRAY['account', 'month:' || month] ELSE '{}' END, '{}',
+                pays AND (a.prepaid IS TRUE OR num_nonnulls(k.budget, k.daily, k.weekly, k.monthly, a.daily, a.weekly,
+                    a.monthly) > 0), '{}',
+                CASE WHEN pays AND k.id IS NOT NULL THEN ARRAY['key:' || k.id,
+                    CASE WHEN k.daily IS NOT NULL THEN 'key:' || k.id || ':day:' || day END,
+                    CASE WHEN k.weekly IS NOT NULL THEN 'key:' || k.id || ':week:' || week END,
+                    'key:' || k.id || ':' || month] ELSE '{}' END
+                || CASE WHEN pays AND a.account IS NOT NULL THEN ARRAY['account',
+                    CASE WHEN a.daily IS NOT NULL THEN 'day:' || day END,
+                    CASE WHEN a.weekly IS NOT NULL THEN 'week:' || week END, 'month:' || month] ELSE '{}' END, '{}',
                 jsonb_build_object('account', convert_from(a.body, 'UTF8'), 'key', convert_from(k.body, 'UTF8')))::payer AS p,
-            CASE WHEN k.id IS NOT NULL THEN ARRAY[k.budget, k.monthly] END
-                || ARRAY[CASE WHEN a.prepaid THEN -1 END, a.monthly] AS limits,
+            CASE WHEN k.id IS NOT NULL THEN ARRAY[k.budget, k.daily, k.weekly, k.monthly] END
+                || ARRAY[CASE WHEN a.prepaid THEN -1 END, a.daily, a.weekly, a.monthly] AS limits,
             ARRAY[(CASE WHEN num_nonnulls(a.requests, a.tokens, a.slots) > 0 THEN window_ END, a.requests, a.tokens,
                     a.slots, 0, 0, 0, 0, 0, 0)::used_window,
                 (CASE WHEN num_nonnulls(k.requests, k.tokens, k.slots) > 0 THEN key_window END, k.requests, k.tokens,
                     k.slots, 0, 0, 0, 0, 0, 0)::used_window] AS windows
-        FROM jsonb_to_recordset(callers) AS x(i int, account text, key text, month text, pays boolean, window_ text,
-            key_window text, is_made boolean)
+        FROM jsonb_to_recordset(callers) AS x(i int, account text, key text, day text, week text, month text, pays boolean,
+            window_ text, key_window text, is_made boolean)
         LEFT JOIN account AS a ON a.account = x.account LEFT JOIN key AS k ON k.account = x.account AND k.id = x.key
         ORDER BY x.i
     LOOP
@@ -317,6 +352,7 @@ BEGIN
             p.windows := p.windows || array_position(parties, w.name);
         END LOOP;
         FOR n IN 1 .. cardinality(p.names) LOOP
+            CONTINUE WHEN p.names[n] IS NULL;
             key := p.account || E'\x01\x03' || p.names[n];
             IF key <> ALL (keys) THEN
                 keys := keys || key;
@@ -324,11 +360,11 @@ BEGIN
             END IF;
             p.purses := p.purses || array_position(keys, key);
         END LOOP;
+        p.names := array_remove(p.names, NULL);
         payers := payers || p;
     END LOOP;
-    SELECT purses || array_agg((account, name, NULL, 0, 0, 0, 0)::used_purse), keys || array_agg(account || E'\x01\x03' || name)
-    INTO purses, keys FROM (SELECT DISTINCT payers[caller + 1].account AS account, 'run:' || run AS name
-        FROM jsonb_to_recordset(asks) AS a(caller int, run text) WHERE run IS NOT NULL) AS runs;
+    SELECT purses || array_agg((account, name, most, 0, 0, 0, 0)::used_purse), keys || array_agg(account || E'\x01\x03' || name)
+    INTO purses, keys FROM further_purses(asks, payers) WHERE account || E'\x01\x03' || name <> ALL (keys);
 END $$;
 
 -- State.purse, State.window: loads what is used.
@@ -448,41 +484,47 @@ BEGIN
             WHERE account = c.account));
 END $$;
 
+-- State._inner, for tags: the places of their purses.
+CREATE OR REPLACE FUNCTION tag_places(a jsonb, p payer, keys text[]) RETURNS int[] LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN CASE WHEN p.pays AND a ? 'tags' THEN ARRAY(SELECT array_position(keys, p.account || E'\x01\x03' || name)
+        FROM tag_purses(p.account, a -> 'tags', a ->> 'day', a ->> 'week')) ELSE '{}' END;
+END $$;
+
 -- State.admit, for asks in their order: each takes all that it asks for, or nothing. reserves: some hold more money.
 CREATE OR REPLACE FUNCTION admit_calls(asks jsonb, payers payer[], keys text[], owner bigint, moment float8, now float8,
     INOUT windows used_window[], INOUT purses used_purse[], OUT answers jsonb[], OUT reserves boolean)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    this ask; payer payer; own held; k int; run int; places int[]; limits int; short int; queued int[] := '{}';
+    this ask; payer payer; own held; k int; run int; places int[]; short int; queued int[] := '{}';
     fits boolean; amount bigint; more bigint;
 BEGIN
-    SELECT '{}', false INTO answers, reserves;
     FOR this IN SELECT * FROM jsonb_populate_recordset(NULL::ask, asks) ORDER BY i LOOP
         payer := payers[this.caller + 1];
         run := CASE WHEN payer.pays THEN array_position(keys, payer.account || E'\x01\x03run:' || this.run) END;
+        places := tag_places(asks -> this.i, payer, keys) || payer.purses;
         IF run IS NOT NULL THEN
             purses[run].most := this.run_limit;
+            places := run || places;
         END IF;
-        places := CASE WHEN run IS NULL THEN payer.purses ELSE run || payer.purses END;
+        payer.is_limited := payer.is_limited OR cardinality(places) > cardinality(payer.purses);
         own := held_by(this.id, payer, decode(this.claim, 'hex'), now);
         IF own.nanos IS NULL THEN
-            amount := CASE WHEN payer.is_limited OR run IS NOT NULL THEN this.nanos ELSE 0 END;
+            amount := CASE WHEN payer.is_limited THEN this.nanos ELSE 0 END;
             fits := this.kind = 'admits' AND NOT payer.is_revoked AND own.running IS NULL AND own.answer IS NULL
                 AND window_admits(windows[payer.windows[1]], this.tokens, this.slot)
                 AND window_admits(windows[payer.windows[2]], this.tokens, this.slot);
         ELSE  -- State.widen
-            SELECT array_agg(k), count(purses[k].most) INTO places, limits
-            FROM unnest(places) AS k WHERE purses[k].name = ANY (own.purses);
-            amount := CASE WHEN limits > 0 THEN this.nanos ELSE own.nanos END;
+            places := ARRAY(SELECT array_position(keys, payer.account || E'\x01\x03' || p) FROM unnest(own.purses) AS p);
+            amount := CASE (SELECT count(purses[k].most) FROM unnest(places) AS k) WHEN 0 THEN own.nanos ELSE this.nanos END;
             fits := this.kind <> 'looks';
         END IF;
         IF fits AND (own.nanos IS NULL OR amount > own.nanos) THEN
             short := short_of(purses, places, amount, own.nanos, queued, this.behind);
             fits := short IS NULL;
-            IF this.waits AND purses[short].most - purses[short].spent >= amount THEN
-                queued := queued || short;
-            END IF;
+            queued := queued
+                || CASE WHEN this.waits AND purses[short].most - purses[short].spent >= amount THEN ARRAY[short] END;
         END IF;
         IF NOT fits THEN
             answers := answers || refusal_facts(this, payer, own, windows, purses, queued, moment);
@@ -494,7 +536,8 @@ BEGIN
             windows := take_windows(windows, payer.windows, this.tokens, this.slot, moment);
             INSERT INTO hold VALUES (payer.account, this.id, payer.key_id, this.came_at, moment + this.lasts,
                 array_remove(ARRAY[windows[payer.windows[1]].name, windows[payer.windows[2]].name], NULL), this.tokens,
-                this.slot, amount, CASE WHEN run > 0 THEN 'run:' || this.run || payer.names ELSE payer.names END,
+                this.slot, amount, CASE WHEN cardinality(places) > cardinality(payer.purses)
+                    THEN ARRAY(SELECT purses[k].name FROM unnest(places) AS k) ELSE payer.names END,
                 decode(this.claim, 'hex'), coalesce(this.fingerprint, ''), owner, moment,
                 CASE WHEN run > 0 THEN this.run END, CASE WHEN run > 0 THEN this.run_limit END, this.again AND EXISTS (
                     SELECT FROM ledger WHERE (account, name, kind) = (payer.account, this.id || '/0', 'expired')));
@@ -523,7 +566,7 @@ BEGIN
     INSERT INTO party SELECT name, requests, tokens, slots, last FROM used ON CONFLICT (name) DO UPDATE
     SET requests = excluded.requests, tokens = excluded.tokens, slots = excluded.slots, last = excluded.last;
     INSERT INTO purse (account, name, spent, granted, reserved, at)
-    SELECT account, name, 0, 0, reserved, CASE WHEN name LIKE 'run:%' THEN today END
+    SELECT account, name, 0, 0, reserved, CASE WHEN name ~ '^(run|tag):|(^|:)(day|week):' THEN today END
     FROM unnest(purses) WHERE reserved <> was ON CONFLICT (account, name) DO UPDATE
     SET reserved = excluded.reserved, at = excluded.at;
 END $$;
@@ -563,6 +606,7 @@ BEGIN
     RETURN (SELECT jsonb_build_object('at', moment, 'now', now, 'ended', to_jsonb(ended), 'answers', to_jsonb(answers),
         'terms', coalesce(jsonb_agg(c.terms ORDER BY n), '[]'), 'left', jsonb_agg((
             SELECT min(purses[k].most - purses[k].spent) FROM unnest(c.places) AS k) ORDER BY n),
+        'spent', jsonb_agg(ARRAY(SELECT purses[k].spent FROM unnest(c.places) AS k) ORDER BY n),
         'silent', EXISTS (SELECT FROM owner WHERE until < moment AND id <> me))
         FROM unnest(payers) WITH ORDINALITY AS c(a, k, p, r, l, w, m, places, terms, n));
 END $$;

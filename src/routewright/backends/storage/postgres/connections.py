@@ -62,7 +62,7 @@ _KINDS: tuple[tuple[str, type[RouterError], str], ...] = (
     ("42501", errors.StorageReadOnly, "the role lacks a privilege; see 'routewright store create'"),
     ("42P01", errors.StorageVersion, "there is no store yet; run 'routewright store create'"),
     ("42883", errors.StorageVersion, "the store is of an older version; run 'routewright store upgrade'"),
-    ("42703", errors.StorageCorrupt, "the database belongs to another program; name another one"),
+    ("42703", errors.StorageVersion, "run 'routewright store upgrade', unless the database belongs to another program"),
     ("08", StorageUnavailable, "the connection was lost"),
     ("40", StorageUnavailable, "it conflicted with another transaction"),
     ("53", StorageUnavailable, "the server has no more connections or memory"),

@@ -84,8 +84,9 @@ def explain_refusal(
 def _hold(ask: Ask, purses: tuple[str, ...], nanos: int, fingerprint: str = "") -> Hold:
     caller = ask.caller
     return Hold(
-        ask.id, caller.account, caller.key_id, ask.at, 0.0, (), 0, 0, nanos, purses, None, fingerprint, run=ask.run
-    )
+        ask.id, caller.account, caller.key_id, ask.at, 0.0, (), 0, 0, nanos, purses, None, fingerprint, 0, 0.0, ask.run,
+        ask.tags,
+    )  # fmt: skip
 
 
 def windows_of(terms: Terms, usages: Sequence[Any], at: float) -> tuple[WindowState, ...]:

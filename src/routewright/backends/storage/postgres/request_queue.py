@@ -13,7 +13,7 @@ import msgspec
 
 from routewright._core.accounts.holds import FreedName, Wait
 from routewright._core.accounts.keys import is_issued
-from routewright._core.accounts.purses import MONTH
+from routewright._core.accounts.purses import DAY, MONTH, monday_of
 from routewright._core.accounts.settlement import compute_charge
 from routewright._core.idempotency import scope_of
 from routewright._runtime.loop import Reply
@@ -22,6 +22,7 @@ from routewright.backends.storage.tables.ledger import ROW, columns_of
 from routewright.backends.storage.tables.traces import COLUMNS, TraceRows
 from routewright.protocols import Facts
 from routewright.wire import Ask, Caller, Grant, StoredEvent
+from routewright.wire.timestamps import timestamp
 
 from .connections import Tables, escape
 
@@ -87,14 +88,19 @@ def release_of(index: int, account: str, call: str, tokens: int | None) -> dict[
     return {"i": index, "account": account, "id": call, "is_release": True, "used": tokens, "rows": []}
 
 
-def caller_of(index: int, caller: Caller, month: str, windows: bool) -> dict[str, Any]:  # of a key
+def caller_of(index: int, caller: Caller, day: str, windows: bool) -> dict[str, Any]:  # of a key
     """Encode a caller: its limits and purses."""
     return {
-        "i": index, "account": caller.account, "key": caller.key_id, "month": month,
+        "i": index, "account": caller.account, "key": caller.key_id, "month": day[:MONTH], **periods_of(day),
         "pays": caller.environment == "production", "is_made": caller.key_id is not None and is_issued(caller.key_id),
         "window_": f"account:{caller.environment}:{caller.account}" if windows else None,
         "key_window": None if caller.key_id is None or not windows else f"key:{caller.account}\0{caller.key_id}",
     }  # fmt: skip
+
+
+def periods_of(day: str) -> dict[str, str]:
+    """Encode a day and its week."""
+    return {"day": day, "week": monday_of(day)}
 
 
 def ask_of(
@@ -103,13 +109,14 @@ def ask_of(
     """Encode an ask."""
     ask = pending.ask
     claim = ask.claim
-    return {
+    entry = {
         "i": index, "caller": caller, "id": ask.id, "came_at": ask.at, "lasts": ask.lasts_s, "tokens": ask.tokens,
         "nanos": ask.nanos, "claim": None if claim is None else scope_of(ask.caller, claim.key).hex(),
         "fingerprint": None if claim is None else claim.fingerprint, "run": None if ask.run is None else ask.run.id,
         "run_limit": None if ask.run is None else ask.run.limit_nanos, "slot": int(ask.slot and ask.windows),
         "again": again, "waits": waits, "behind": behind, "kind": pending.kind,
     }  # fmt: skip
+    return {**entry, "tags": ask.tags, **periods_of(timestamp(ask.at)[:DAY])} if ask.tags else entry
 
 
 MAX_BATCH = 64

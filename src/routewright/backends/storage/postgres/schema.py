@@ -79,7 +79,11 @@ def _find_missing(connection: Connection, version: int) -> Iterator[str]:
                 yield f"the {kind.decode().lower()} {name.decode()} is missing"
 
 
-MIGRATIONS: tuple[str, ...] = ("-- only functions changed",)
+_LIMITS = """
+ALTER TABLE account ADD COLUMN daily bigint, ADD COLUMN weekly bigint, ADD COLUMN tag_limits jsonb;
+ALTER TABLE key ADD COLUMN daily bigint, ADD COLUMN weekly bigint;
+"""
+MIGRATIONS: tuple[str, ...] = ("-- only functions changed", _LIMITS)
 """Migration n upgrades the tables from version n (from 1) to the next; ``tables.sql`` has the result. Published
 migrations never change. They keep programs from ``OLDEST`` on working: new columns have defaults, and functions with
 other parameters get new names. What only those of an older version need stays, for calls during the upgrade."""

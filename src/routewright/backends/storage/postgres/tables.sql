@@ -12,20 +12,13 @@ CREATE TABLE trace (
     account text COLLATE "C" NOT NULL,
     created_at text COLLATE "C" NOT NULL,
     id text COLLATE "C" NOT NULL,
-    environment text NOT NULL,
-    status text NOT NULL,
-    kind text NOT NULL,
-    model text COLLATE "C" NOT NULL,
-    provider text COLLATE "C" NOT NULL,
+    environment text NOT NULL, status text NOT NULL, kind text NOT NULL,
+    model text COLLATE "C" NOT NULL, provider text COLLATE "C" NOT NULL,
     policy_id text COLLATE "C" NOT NULL,
-    goal text NOT NULL,
-    strategy text NOT NULL,
+    goal text NOT NULL, strategy text NOT NULL,
     error text COLLATE "C" NOT NULL,
-    cache_hit boolean NOT NULL,
-    fallback_used boolean NOT NULL,
-    compromised boolean NOT NULL,
-    cost_usd float8 NOT NULL,
-    duration_ms float8 NOT NULL,
+    cache_hit boolean NOT NULL, fallback_used boolean NOT NULL, compromised boolean NOT NULL,
+    cost_usd float8 NOT NULL, duration_ms float8 NOT NULL,
     key_id text COLLATE "C",
     PRIMARY KEY (account, created_at, id)
 ) PARTITION BY RANGE (created_at);
@@ -37,8 +30,7 @@ CREATE SEQUENCE trace_n CACHE 64;
 CREATE TABLE body (
     n bigint PRIMARY KEY,
     trace bytea NOT NULL,
-    content bytea,
-    rollup_keys bytea
+    content bytea, rollup_keys bytea
 ) PARTITION BY RANGE (n);
 
 CREATE TABLE tag (
@@ -64,9 +56,7 @@ CREATE TABLE snapshot (
     id text COLLATE "C" PRIMARY KEY,
     body bytea,
     base text COLLATE "C",
-    depth int NOT NULL,
-    named bigint NOT NULL DEFAULT 0,
-    at float8 NOT NULL
+    depth int NOT NULL, named bigint NOT NULL DEFAULT 0, at float8 NOT NULL
 );
 CREATE INDEX snapshot_by_base ON snapshot (base) WHERE base IS NOT NULL;
 CREATE TABLE naming (               -- increments to add to snapshot.named later: all calls name the same few snapshots
@@ -78,28 +68,19 @@ CREATE TABLE uncounted (
     n bigint GENERATED ALWAYS AS IDENTITY,
     account text COLLATE "C" NOT NULL,
     shape bytea NOT NULL,
-    traces int NOT NULL,
-    cost bigint NOT NULL,
-    charged bigint NOT NULL,
-    input bigint NOT NULL,
-    output bigint NOT NULL,
-    cached bigint NOT NULL
+    traces int NOT NULL, cost bigint NOT NULL, charged bigint NOT NULL,
+    input bigint NOT NULL, output bigint NOT NULL, cached bigint NOT NULL
 );
 
 CREATE TABLE usage (
-    account text COLLATE "C" NOT NULL,
-    per text NOT NULL,
+    account text COLLATE "C" NOT NULL, per text NOT NULL,
     group_by text COLLATE "C" NOT NULL,
     environment text NOT NULL,
     start text COLLATE "C" NOT NULL,
     value text COLLATE "C" NOT NULL,
-    requests bigint NOT NULL,
-    errors bigint NOT NULL,
-    cost_nanos bigint NOT NULL,
-    charged_nanos bigint NOT NULL,
-    input_tokens bigint NOT NULL,
-    output_tokens bigint NOT NULL,
-    cached_tokens bigint NOT NULL,
+    requests bigint NOT NULL, errors bigint NOT NULL,
+    cost_nanos bigint NOT NULL, charged_nanos bigint NOT NULL,
+    input_tokens bigint NOT NULL, output_tokens bigint NOT NULL, cached_tokens bigint NOT NULL,
     PRIMARY KEY (account, per, group_by, environment, start, value)
 );
 CREATE TABLE cache_use (
@@ -107,8 +88,7 @@ CREATE TABLE cache_use (
     environment text NOT NULL,
     day text COLLATE "C" NOT NULL,
     age text COLLATE "C" NOT NULL,
-    lookups bigint NOT NULL,
-    saved_nanos bigint NOT NULL,
+    lookups bigint NOT NULL, saved_nanos bigint NOT NULL,
     PRIMARY KEY (account, environment, day, age)
 );
 CREATE TABLE fallback_use (
@@ -117,8 +97,7 @@ CREATE TABLE fallback_use (
     day text COLLATE "C" NOT NULL,
     kind text COLLATE "C" NOT NULL,
     name text COLLATE "C" NOT NULL,
-    total bigint NOT NULL,
-    counted bigint NOT NULL,
+    total bigint NOT NULL, counted bigint NOT NULL,
     PRIMARY KEY (account, environment, day, kind, name)
 );
 CREATE TABLE latency (
@@ -142,8 +121,7 @@ CREATE INDEX policy_version_by_name ON policy_version (name);
 CREATE TABLE learned (
     fleet text NOT NULL,
     model text COLLATE "C" NOT NULL,
-    epoch bigint NOT NULL,
-    body bytea NOT NULL,
+    epoch bigint NOT NULL, body bytea NOT NULL,
     PRIMARY KEY (fleet, model)
 );
 
@@ -154,18 +132,16 @@ CREATE TABLE account (
     body bytea NOT NULL,
     requests bigint, tokens bigint, slots bigint,
     prepaid boolean NOT NULL DEFAULT false,
-    monthly bigint
+    monthly bigint, daily bigint, weekly bigint,
+    tag_limits jsonb                -- an array of wire.TagLimit
 );
 CREATE TABLE key (
     account text COLLATE "C" NOT NULL,
     id text COLLATE "C" NOT NULL,
-    digest text NOT NULL UNIQUE,
-    created_at text NOT NULL,
-    compromised_from text COLLATE "C",
-    body bytea NOT NULL,
+    digest text NOT NULL UNIQUE, created_at text NOT NULL,
+    compromised_from text COLLATE "C", body bytea NOT NULL,
     requests bigint, tokens bigint, slots bigint,
-    budget bigint,
-    monthly bigint,
+    budget bigint, monthly bigint, daily bigint, weekly bigint,
     PRIMARY KEY (account, id)
 );
 CREATE INDEX key_revoked ON key (account) WHERE compromised_from IS NOT NULL;
@@ -173,8 +149,7 @@ CREATE INDEX key_revoked ON key (account) WHERE compromised_from IS NOT NULL;
 CREATE TABLE purse (
     account text COLLATE "C" NOT NULL,
     name text COLLATE "C" NOT NULL,
-    spent bigint NOT NULL,
-    granted bigint NOT NULL,
+    spent bigint NOT NULL, granted bigint NOT NULL,
     told bigint NOT NULL DEFAULT 0,
     at text COLLATE "C",
     reserved bigint NOT NULL DEFAULT 0,
@@ -192,8 +167,7 @@ CREATE TABLE party (                -- an account or key with limits on slots, o
 CREATE TABLE entry (                -- requests and tokens taken at one moment (Unix seconds of the server's clock)
     party text COLLATE "C" NOT NULL,
     at float8 NOT NULL,
-    requests bigint NOT NULL,
-    tokens bigint NOT NULL,
+    requests bigint NOT NULL, tokens bigint NOT NULL,
     PRIMARY KEY (party, at)
 );
 
@@ -207,19 +181,14 @@ CREATE TABLE hold (                 -- what a running call has taken (_core.acco
     account text COLLATE "C" NOT NULL,
     id text COLLATE "C" NOT NULL,
     key_id text COLLATE "C",
-    came_at float8 NOT NULL,
-    ends_at float8 NOT NULL,
+    came_at float8 NOT NULL, ends_at float8 NOT NULL,
     parties text[] NOT NULL,
-    tokens bigint NOT NULL,
-    slots int NOT NULL,
-    nanos bigint NOT NULL,
+    tokens bigint NOT NULL, slots int NOT NULL, nanos bigint NOT NULL,
     purses text[] NOT NULL,
     claim bytea,
     fingerprint text COLLATE "C" NOT NULL,
-    owner bigint NOT NULL,
-    taken_at float8 NOT NULL,
-    run text COLLATE "C",
-    run_limit bigint,
+    owner bigint NOT NULL, taken_at float8 NOT NULL,
+    run text COLLATE "C", run_limit bigint,
     late boolean NOT NULL,          -- taken again after its lease expired
     PRIMARY KEY (account, id)
 );
@@ -232,16 +201,10 @@ CREATE TABLE ledger (
     at text COLLATE "C" NOT NULL,
     kind text NOT NULL,
     key_id text COLLATE "C",
-    provider text COLLATE "C" NOT NULL,
-    model text COLLATE "C" NOT NULL,
-    input bigint NOT NULL,
-    output bigint NOT NULL,
-    cached bigint NOT NULL,
-    cost bigint NOT NULL,
-    charge bigint NOT NULL,
-    credit bigint NOT NULL,
-    least bigint,
-    most bigint,
+    provider text COLLATE "C" NOT NULL, model text COLLATE "C" NOT NULL,
+    input bigint NOT NULL, output bigint NOT NULL, cached bigint NOT NULL,
+    cost bigint NOT NULL, charge bigint NOT NULL, credit bigint NOT NULL,
+    least bigint, most bigint,
     overrun bigint NOT NULL,
     note text COLLATE "C" NOT NULL,
     purses text COLLATE "C",
@@ -255,8 +218,7 @@ CREATE TABLE kept (                 -- answers for idempotency keys
     environment text NOT NULL,
     fingerprint text COLLATE "C" NOT NULL,
     call text COLLATE "C" NOT NULL,
-    until float8 NOT NULL,
-    result bytea NOT NULL,
+    until float8 NOT NULL, result bytea NOT NULL,
     PRIMARY KEY (account, claim)
 );
 CREATE INDEX kept_old ON kept (until);
@@ -266,8 +228,7 @@ CREATE TABLE agent_state (
     environment text NOT NULL,
     id text COLLATE "C" NOT NULL,
     claim text COLLATE "C",
-    until float8 NOT NULL,
-    body bytea NOT NULL,
+    until float8 NOT NULL, body bytea NOT NULL,
     PRIMARY KEY (account, environment, id)
 );
 CREATE INDEX agent_state_by_claim ON agent_state (account, environment, claim) WHERE claim IS NOT NULL;
@@ -287,8 +248,7 @@ CREATE INDEX event_by_id ON event (id);
 CREATE TABLE told (
     account text COLLATE "C" NOT NULL,
     once text COLLATE "C" NOT NULL,
-    at float8 NOT NULL,
-    until float8 NOT NULL,
+    at float8 NOT NULL, until float8 NOT NULL,
     PRIMARY KEY (account, once)
 );
 CREATE INDEX told_old ON told (until);
@@ -297,8 +257,7 @@ CREATE TABLE endpoint (
     id text COLLATE "C" PRIMARY KEY,
     account text COLLATE "C" NOT NULL,
     body bytea NOT NULL,
-    due float8,
-    turn bigint NOT NULL DEFAULT 0
+    due float8, turn bigint NOT NULL DEFAULT 0
 );
 CREATE INDEX endpoint_due ON endpoint (due, id) WHERE due IS NOT NULL;
 CREATE INDEX endpoint_by_account ON endpoint (account);
@@ -313,10 +272,8 @@ CREATE TABLE delivery (
     endpoint text COLLATE "C" NOT NULL,
     event text COLLATE "C" NOT NULL,
     account text COLLATE "C" NOT NULL,
-    type text NOT NULL,
-    state text NOT NULL,
-    due float8,
-    lease text,
+    type text NOT NULL, state text NOT NULL,
+    due float8, lease text,
     tries int NOT NULL,
     attempts bytea NOT NULL DEFAULT '[]',
     ended_at float8,
@@ -344,12 +301,9 @@ CREATE UNLOGGED TABLE cache_entry (
     partition bytea NOT NULL,
     id text COLLATE "C" NOT NULL,
     namespace text COLLATE "C",
-    created_at float8 NOT NULL,
-    expires_at float8 NOT NULL,
-    size bigint NOT NULL,
-    cost_nanos bigint NOT NULL,
-    metadata bytea,
-    vector bytea,
+    created_at float8 NOT NULL, expires_at float8 NOT NULL,
+    size bigint NOT NULL, cost_nanos bigint NOT NULL,
+    metadata bytea, vector bytea,
     body bytea NOT NULL
 );
 ALTER TABLE cache_entry ALTER vector SET STORAGE EXTERNAL;  -- vectors do not compress

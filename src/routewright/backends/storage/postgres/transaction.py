@@ -13,12 +13,12 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec.structs import astuple
+from msgspec.structs import asdict, astuple
 
 from routewright import wire
 from routewright._core.accounts.holds import Hold
 from routewright._core.accounts.log import load
-from routewright._core.accounts.purses import BALANCE, MONTH, level_of, purses_of
+from routewright._core.accounts.purses import BALANCE, DAY, level_of, purses_of
 from routewright._core.accounts.settlement import Booked
 from routewright._core.accounts.state import State
 from routewright._core.accounts.terms import limits_of
@@ -54,8 +54,14 @@ EXPIRES = 100
 """Most holds that are ended in one transaction, since calls wait for it."""
 _READ_RESULTS = "SELECT claim, fingerprint, call, result, until FROM kept WHERE account = ? AND claim = ANY (?)"
 _PUT_RESULTS = upsert("kept", "account claim", "environment fingerprint call until result")
-_ACCOUNT = "UPDATE account SET requests = ?, tokens = ?, slots = ?, prepaid = ?, monthly = ? WHERE account = ?"
-_KEY = "UPDATE key SET requests = ?, tokens = ?, slots = ?, budget = ?, monthly = ? WHERE account = ? AND id = ?"
+_ACCOUNT = """
+UPDATE account SET requests = ?, tokens = ?, slots = ?, daily = ?, weekly = ?, monthly = ?, prepaid = ?,
+    tag_limits = ?::jsonb WHERE account = ?
+"""
+_KEY = """
+UPDATE key SET requests = ?, tokens = ?, slots = ?, daily = ?, weekly = ?, monthly = ?, budget = ?
+WHERE account = ? AND id = ?
+"""
 _END = "SELECT end_calls(%s::jsonb, '{}', %s, %s)"
 _PURSES = "SELECT name, spent, granted, reserved FROM purse WHERE account = ? AND name = ANY (?)"
 
@@ -159,7 +165,7 @@ class AccountTransaction:
         """The standing of an account, with the purses that would pay for a call."""
         terms = self.shelf.account(account)
         key = None if query.key_id is None else self.shelf.key(account, query.key_id)
-        limits = purses_of(terms, key, query.at[:MONTH], query.run)
+        limits = purses_of(terms, key, query.at[:DAY], query.run, query.tags)
         rows = self._tables.execute(_PURSES, (account, [*limits])).fetchall()
         totals = {name: (spent, granted, reserved) for name, spent, granted, reserved in rows}
         purses = []
@@ -175,11 +181,12 @@ class AccountTransaction:
         """Store the limits of changed terms in their columns."""
         if key_id is None:
             if (terms := self.shelf.account(account)) is not None:
-                row = *astuple(limits_of(terms)), terms.prepaid, terms.monthly_nanos, account
-                self._tables.execute(_ACCOUNT, row)
+                limits = *astuple(limits_of(terms)), *terms.period_nanos, terms.prepaid
+                tag_limits = pack([*map(asdict, terms.tag_limits)]).decode()
+                self._tables.execute(_ACCOUNT, (*limits, tag_limits, account))
         elif (key := self.shelf.key(account, key_id)) is not None:
-            limits = astuple(key.limits or wire.RateLimits())
-            self._tables.execute(_KEY, (*limits, key.budget_nanos, key.monthly_nanos, account, key_id))
+            limits = *astuple(key.limits or wire.RateLimits()), *key.period_nanos, key.budget_nanos
+            self._tables.execute(_KEY, (*limits, account, key_id))
 
     def credit(self, account: str, credit: wire.AddCredit) -> bool:
         """Add to a balance. False: already done."""
@@ -203,7 +210,7 @@ class AccountTransaction:
         return bool(rows)
 
     def _end(self, ends: Sequence[dict[str, Any]]) -> None:
-        self._tables.raw.execute(_END, (pack(ends).decode(), self._now, timestamp(self._now)))
+        self._tables.raw.execute(_END, (pack(ends).decode(), self._now, timestamp(self._now)[:DAY]))
 
     def _flush(self) -> None:
         self.shelf.flush(timestamp(self._now))

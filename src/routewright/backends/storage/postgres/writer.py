@@ -21,7 +21,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from routewright._core.accounts.holds import Wait
-from routewright._core.accounts.purses import MONTH
+from routewright._core.accounts.purses import DAY
 from routewright._core.idempotency import scope_of
 from routewright._runtime.fork import Guard
 from routewright._runtime.loop import Reply, give
@@ -83,6 +83,8 @@ class Writer:
         """True after ``close`` without holds: the thread ends, even if some releases were not sent."""
         self.balances: dict[tuple[Caller, RunLimit | None], tuple[Left, float]] = {}
         """What callers have left, with the monotonic time."""
+        self.spent: dict[Caller, tuple[str, Sequence[int]]] = {}
+        """What callers have spent of their purses (``purses_of``), with the day."""
 
     # In any thread
 
@@ -282,7 +284,7 @@ class Writer:
         for index, pending in enumerate(asks):
             ask = pending.ask
             is_new = pending.waits is None
-            caller = callers.setdefault((ask.caller, timestamp(ask.at)[:MONTH], ask.windows), len(callers))
+            caller = callers.setdefault((ask.caller, timestamp(ask.at)[:DAY], ask.windows), len(callers))
             may_wait = ask.waits_s > 0 and (is_new or pending.until > now)
             behind = self._queues.find_waiting(pending.account, numbers) if is_new and self._queues else []
             again = ask.id in self._holds or not is_new  # what waited may have had a hold, which expired
@@ -291,7 +293,7 @@ class Writer:
         settings = {
             "owner": self.owner, "lease": self._lease_s, "at": self._server.now, "now": self._server.now,
             "accounts": sorted({ending.account for ending in ends} | {who.account for who, *_ in callers}),
-            "today": timestamp(self._clock.time()), "tick": self._ticks, "hurries": hurries,
+            "today": timestamp(self._clock.time())[:DAY], "tick": self._ticks, "hurries": hurries,
         }  # fmt: skip
         self._server.put_snapshots(ends)
         caller_entries = [request_queue.caller_of(index, *who) for who, index in callers.items()]
@@ -299,8 +301,10 @@ class Writer:
         self._spoke_at = time.monotonic()
         terms = [*map(Terms, answer["terms"])]
         lefts = [Left(term.account, term.key, least) for term, least in zip(terms, answer["left"] or (), strict=True)]
-        for (who, *_), left in zip(callers, lefts, strict=True):
+        shares = answer.get("spent") or [()] * len(lefts)  # stores of older versions do not say
+        for (who, day, _), left, spent in zip(callers, lefts, shares, strict=True):
             self._note((who, None), left)
+            self.spent[who] = day, spent
         self._take_ends(ends, {*answer["ended"]})
         has_expired = bool(answer["silent"] and expires) and self._expire()
         refused: list[PendingAsk] = []
@@ -440,6 +444,7 @@ class Writer:
     def _note(self, who: tuple[Caller, RunLimit | None], left: Left) -> None:
         if len(self.balances) >= MAX_BALANCES:
             self.balances.clear()
+            self.spent.clear()
         self.balances[who] = left, self._now()
 
     def _now(self) -> float:

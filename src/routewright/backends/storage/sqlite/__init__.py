@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -22,7 +22,7 @@ from routewright.backends.storage.tables.traces import TraceRows, remove_traces,
 from routewright.backends.storage.tables.write import Writes, is_durable, put_event
 from routewright.errors import RouterError, StorageCorrupt
 from routewright.protocols import BaseStorage, Clock, Facts
-from routewright.wire import Ask, Caller, Grant, Left, Replay, RunLimit, Short, StoredEvent, Write, Written
+from routewright.wire import Ask, Caller, Grant, Left, Period, Replay, RunLimit, Short, StoredEvent, Write, Written
 from routewright.wire.problems import check_lease
 
 from .background import BackgroundWork
@@ -250,6 +250,13 @@ class SqliteAccounts:
         """As ``protocols.Accounts`` says."""
         state = self._writer.transaction.state
         return await self._writer.do(lambda _: state.look(caller, self._clock.time(), run), order=ASK)
+
+    def spent_shares(self, caller: Caller) -> Mapping[Period, int] | None:
+        """As ``protocols.Accounts`` says."""
+        transaction = self._writer.transaction
+        if self._clock.monotonic() - transaction.current_at > MAX_AGE_S:
+            return None
+        return transaction.state.spent_shares(caller, self._clock.time())
 
 
 def _scrub_of(writes: Sequence[Write]) -> Callable[[Any], bool] | None:

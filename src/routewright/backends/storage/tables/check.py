@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from routewright._core.accounts.keys import compromised_from
+from routewright._core.accounts.purses import RUN, is_temporary
 from routewright.errors import RouterError
 from routewright.wire.problems import shown
 
@@ -74,7 +75,8 @@ def problems_of(rows: Rows, bodies: str, mistaken: Mapping[str, str]) -> Iterato
 
 
 def _check_purses(rows: Rows) -> Iterator[str]:
-    """Purses that differ from the sums of the ledger. The exact spending of runs is unknown, so it is not checked."""
+    """Purses that differ from the sums of the ledger. Not checked are runs, whose exact spending is unknown,
+    and removed purses of past days, weeks and tags."""
     stored = {(account, name): amounts for account, name, *amounts in rows(PURSES)}
     totals = {"spent": Purses(), "granted": Purses()}
     for account, _, charge, purses in rows(CHARGES):
@@ -87,7 +89,7 @@ def _check_purses(rows: Rows) -> Iterator[str]:
         account, name = key
         booked = dict(zip(("spent", "granted"), stored.get(key, (0, 0)), strict=True))
         due = {kind: purses[key] for kind, purses in totals.items()}
-        if name.startswith("run:"):
+        if name.startswith(RUN) or (key not in stored and is_temporary(name)):
             due["spent"] = booked["spent"]
         for kind in booked:
             if booked[kind] != due[kind]:

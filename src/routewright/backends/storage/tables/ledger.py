@@ -13,6 +13,7 @@ import msgspec
 
 from routewright import wire
 from routewright._core.accounts.holds import Hold, Wait
+from routewright._core.accounts.purses import DAY
 from routewright._core.accounts.settlement import Booked, Expired, expire_hold, expired_row, settle
 from routewright._core.accounts.state import State
 from routewright._core.idempotency import KeptResult
@@ -330,7 +331,8 @@ class TableShelf:
         charged = self.state.charged
         if charged:
             rows = [
-                (purse.account, purse.name, purse.charged, 0, 0, at if purse.is_of_run else None) for purse in charged
+                (purse.account, purse.name, purse.charged, 0, 0, at[:DAY] if purse.is_temporary else None)
+                for purse in charged
             ]
             insert(self.connection, _CHARGE, rows)
             self.state.booked()

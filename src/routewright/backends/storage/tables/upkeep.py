@@ -6,6 +6,7 @@ from math import inf
 from typing import NamedTuple
 
 from routewright._core.accounts.ledger import WEEK_S
+from routewright._core.accounts.purses import PURSE_S
 from routewright._core.attempts.statistics import epoch_at
 from routewright._core.webhooks.outbox import HISTORY_S
 from routewright._core.write_batch import UNNAMED_S
@@ -23,13 +24,13 @@ ROWS_AT_ONCE = 500
 _OLD_EVENT = "FROM event WHERE created_at < ?"
 _OLD_DELIVERY = "FROM delivery WHERE ended_at <= ?"
 _OLD_NOTICE = "FROM told WHERE until <= ?"
-_OLD_RUN = "FROM purse WHERE at < ?"
+_OLD_PURSE = "FROM purse WHERE at < ?"
 _OLD_STATE = "FROM agent_state WHERE until <= ?"
 _OLDEST_RESULTS = "SELECT n, account, claim, until FROM kept ORDER BY n LIMIT ?"
 """In the order of expiry, unless the wall clock was set back."""
 
 IS_DUE = f"""
-SELECT EXISTS (SELECT 1 {_OLD_EVENT}) OR EXISTS (SELECT 1 {_OLD_NOTICE}) OR EXISTS (SELECT 1 {_OLD_RUN})
+SELECT EXISTS (SELECT 1 {_OLD_EVENT}) OR EXISTS (SELECT 1 {_OLD_NOTICE}) OR EXISTS (SELECT 1 {_OLD_PURSE})
 OR EXISTS (SELECT 1 {_OLD_STATE}) OR EXISTS (SELECT 1 {_OLD_DELIVERY})
 OR EXISTS (SELECT 1 FROM (SELECT until FROM kept ORDER BY n LIMIT {ROWS_AT_ONCE}) WHERE until <= ?)
 """
@@ -38,7 +39,7 @@ OLD_DELIVERIES = (
     f"DELETE FROM delivery WHERE (endpoint, event) IN (SELECT endpoint, event {_OLD_DELIVERY} LIMIT ?) RETURNING 1"
 )
 OLD_NOTICES = f"DELETE {_OLD_NOTICE}"
-OLD_RUNS = f"DELETE {_OLD_RUN}"
+OLD_PURSES = f"DELETE {_OLD_PURSE}"
 OLD_STATES = f"DELETE {_OLD_STATE}"
 """All of these look at all accounts."""
 
@@ -101,8 +102,8 @@ def remove_snapshots(now: float, connection: Statements) -> list[bool]:
 
 def is_due(now: float, connection: Statements) -> bool:
     """True if there is anything to remove."""
-    week_before = _week_before(now)
-    return bool(connection.execute(IS_DUE, (week_before, now, week_before, now, now - HISTORY_S, now)).fetchone()[0])
+    ages = _before(now, WEEK_S), now, _before(now, PURSE_S), now, now - HISTORY_S, now
+    return bool(connection.execute(IS_DUE, ages).fetchone()[0])
 
 
 def remove_results(now: float, connection: Statements) -> int:
@@ -118,18 +119,18 @@ def remove_results(now: float, connection: Statements) -> int:
 def remove_events(now: float, connection: Statements) -> int:
     """Remove expired events and deliveries, and return how many. Repeat until there are none."""
     deliveries = connection.execute(OLD_DELIVERIES, (now - HISTORY_S, ROWS_AT_ONCE)).fetchall()
-    return len(deliveries) + len(connection.execute(OLD_EVENTS, (_week_before(now), ROWS_AT_ONCE)).fetchall())
+    return len(deliveries) + len(connection.execute(OLD_EVENTS, (_before(now, WEEK_S), ROWS_AT_ONCE)).fetchall())
 
 
 def remove_marks(now: float, connection: Statements) -> None:
-    """Remove expired marks of notifications, and spending and states of agent runs."""
+    """Remove expired marks of notifications, states of agent runs, and purses of runs and past periods."""
     connection.execute(OLD_NOTICES, (now,))
-    connection.execute(OLD_RUNS, (_week_before(now),))
+    connection.execute(OLD_PURSES, (_before(now, PURSE_S),))
     connection.execute(OLD_STATES, (now,))
 
 
-def _week_before(now: float) -> str:
-    return timestamp(max(0.0, now - WEEK_S))
+def _before(now: float, age_s: float) -> str:
+    return timestamp(max(0.0, now - age_s))
 
 
 def forget_unseen(now: float, connection: Statements) -> None:
