@@ -13,19 +13,12 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from . import wire
+from ._core import publication
 from ._core.accounts.terms import publication_terms
 from ._core.model_selector import ModelIndex
 from ._core.outcome import event_of
 from ._core.policy import check_apart, check_policy, next_label, resolve, version_of
-from ._core.publication import (
-    STORAGE,
-    find_change,
-    find_differences,
-    find_shifts,
-    publication,
-    put_in_force,
-    roll_back,
-)
+from ._core.publication import STORAGE
 from ._engine.storage import GuardedStorage
 from ._engine.webhooks import wake
 from ._runtime.blocking import Closing, Twin, plain
@@ -143,9 +136,6 @@ class PolicyStore(Closing):
         self._ids = ids
         self._catalogue = catalogue
 
-    def __repr__(self) -> str:
-        return f"PolicyStore({self._storage!r})"
-
     async def list(self) -> Sequence[PolicyRecord]:
         """The records of all names, by name."""
         return await self._checked.read(SYSTEM_ACCOUNT, wire.PolicyRecords())
@@ -193,9 +183,7 @@ class PolicyStore(Closing):
         draft = _draft_of(record)
         versions = await self._versions(name)
         version = versions.get(record.content or "") if against is None else _labelled(against, versions)
-        policy = None if version is None else version.policy
-        label = None if version is None else version.label
-        return PolicyDiff(name, label, find_differences(policy, draft), find_shifts(policy, draft))
+        return publication.compare(version, draft)
 
     async def publish(
         self, name: str, *, by: str = "", note: str = "", share: float | None = None, share_by: str | None = None
@@ -212,23 +200,23 @@ class PolicyStore(Closing):
         at = self._now()
         running = record.share
         writes: Sequence[wire.Write] = ()
-        if running is None:
-            write = publication(await self._check(_draft_of(record)), at, terms["by"], terms["note"])
+        if running is not None:
+            version = versions[running.content]
+        else:
+            write = publication.write_of(await self._check(_draft_of(record)), at, terms["by"], terms["note"])
             label = next_label(name, at, [version.label for version in versions.values()])
             version = versions.setdefault(write.content, version_of(write, label))
             writes = [write]
-        else:
-            version = versions[running.content]
         part = None
         if share is not None and version.content != record.content:
             if record.content is None:
                 problem = f"{shown(name)} has no version in force to share its traffic with"
                 raise ValidationFailed.at("share", problem, "leave it out")
-            assigned_by = terms["share_by"] or ("account" if running is None else running.by)
-            part = PolicyShare(version.content, terms["share"], assigned_by)
+            share_by = terms["share_by"] or (running.by if running else "account")
+            part = PolicyShare(version.content, terms["share"], share_by)
         in_force = version.content if part is None else record.content
         before = _without_draft(record) if running is None else record
-        await self._put(record, put_in_force(before, in_force, part, at, terms["by"]), versions, writes)
+        await self._put(record, publication.put_in_force(before, in_force, part, at, terms["by"]), versions, *writes)
         return version
 
     async def roll_back(self, name: str, *, to: str | None = None, by: str = "") -> PolicyVersion:
@@ -239,7 +227,7 @@ class PolicyStore(Closing):
         record = _own(await self.get(name))
         versions = await self._versions(name)
         content = None if to is None else _labelled(to, versions).content
-        after = roll_back(record, content, self._now(), terms["by"])
+        after = publication.roll_back(record, content, self._now(), terms["by"])
         if after is None or after.content is None:
             raise ValidationFailed.at("name", f"{shown(name)} has no previous version", "publish a draft")
         await self._put(record, after, versions)
@@ -250,7 +238,7 @@ class PolicyStore(Closing):
         name claims it again when it starts. Raises ``NotFound`` and ``PreconditionFailed``."""
         terms = publication_terms({"by": by})
         record = await self.get(name)
-        after = put_in_force(replace(record, owner=STORAGE), None, None, self._now(), terms["by"])
+        after = publication.put_in_force(replace(record, owner=STORAGE), None, None, self._now(), terms["by"])
         return await self._put(record, after, await self._versions(name))
 
     async def aclose(self) -> None:
@@ -268,15 +256,14 @@ class PolicyStore(Closing):
         before: PolicyRecord | None,
         after: PolicyRecord,
         versions: Mapping[str, PolicyVersion],
-        writes: Sequence[wire.Write] = (),
+        *first: wire.Write,
     ) -> PolicyRecord:
         """Replace a record, and emit ``router.policy_changed`` if what is in force has changed."""
         # The storage assigns the label of a new version in this batch, which also stores the event that names it, so it
         # is predicted. That is safe: labels of a name are only assigned by those who replace its record, and the batch
-        # fails if that was replaced since the labels were read.
-        batch = [*writes, wire.PutPolicyRecord(after, expect="absent" if before is None else before)]
-        change = None if before is None else find_change(before, after, versions)
-        if change is not None:
+        # fails if that was replaced since the labels were read. Test: test_racing_changes_leave_a_serial_history
+        batch = [*first, wire.PutPolicyRecord(after, expect="absent" if before is None else before)]
+        if before is not None and (change := publication.find_change(before, after, versions)) is not None:
             event = event_of(change, wire.Caller(SYSTEM_ACCOUNT), self._ids("evt_"), self._clock.time())
             batch.append(wire.PutEvent(event.stored))
         await self._checked.apply(SYSTEM_ACCOUNT, batch)

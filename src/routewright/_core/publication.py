@@ -4,7 +4,7 @@ texts of a policy differ. Nothing here reads or writes a storage."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from msgspec import json, to_builtins
 from msgspec.structs import replace
@@ -15,12 +15,13 @@ from .catalogue.models import content_id
 from .policy import name_of, policy_id, vary
 from .routing.scoring import WEIGHTS
 
+T = TypeVar("T")
 STORAGE = "storage"
 """Owner of the names that a ``Console`` publishes, and of free names."""
 MAX_PREVIOUS = 50
 
 
-def publication(policy: wire.Policy, at: str, by: str, note: str) -> wire.PutPolicyVersion:
+def write_of(policy: wire.Policy, at: str, by: str, note: str) -> wire.PutPolicyVersion:
     """The write that assigns a version to a policy's text. Every Router resolves its models with its own catalogue."""
     return wire.PutPolicyVersion(content_id([policy]), policy.name, at, policy, by, note)
 
@@ -44,8 +45,8 @@ def roll_back(record: wire.PolicyRecord, to: str | None, at: str, by: str) -> wi
         return None
     rolled_back = put_in_force(record, content, None, at, by)
     if content in record.previous and content != record.content:  # rolling back again goes further back
-        last = len(record.previous) - 1 - record.previous[::-1].index(content)
-        rolled_back = replace(rolled_back, previous=record.previous[:last])
+        older = record.previous[: -1 - record.previous[::-1].index(content)]
+        rolled_back = replace(rolled_back, previous=older)
     return rolled_back
 
 
@@ -58,12 +59,11 @@ def find_change(
     if before.content == after.content:  # a share has begun or ended, or nothing has changed
         contents = [record.content if record.share is None else record.share.content for record in (before, after)]
     old, new = (versions.get(content or "") for content in contents)
-    named = new or old
-    if named is None or old == new:
+    if old == new:
         return None
-    own_id = "" if named.policy is None else named.policy.id
-    labels = [None if version is None else version.label for version in (old, new)]
-    return wire.PolicyChanged(own_id or policy_id(after.name), after.name, *labels)
+    named = [version for version in (new, old) if version is not None]
+    id = next((version.policy.id for version in named if version.policy is not None), "") or policy_id(after.name)
+    return wire.PolicyChanged(id, after.name, *(None if version is None else version.label for version in (old, new)))
 
 
 class Claim(NamedTuple):
@@ -78,44 +78,42 @@ def claim_names(owner: str, names: Collection[str], records: Iterable[wire.Polic
     """Claim names for ``code`` or ``file <path>``. It takes over names of other files and code, as a deployment from
     another folder does. Names that are gone from a file become free; those of code stay, since Routers may differ."""
     known = {record.name: record for record in records}
+    lost = {record.name for record in known.values() if record.owner == owner != "code"}
     writes: list[wire.PutPolicyRecord] = []
-    for name in names:
-        if (record := known.get(name)) is None:
-            writes.append(wire.PutPolicyRecord(wire.PolicyRecord(name=name, owner=owner, changed_at=at), "absent"))
-        elif record.owner != owner:
-            writes.append(wire.PutPolicyRecord(replace(record, owner=owner, changed_at=at, changed_by=""), record))
-    for record in known.values():
-        if record.owner == owner != "code" and record.name not in names:
-            free = replace(record, owner=STORAGE, changed_at=at, changed_by="")
-            writes.append(wire.PutPolicyRecord(free, record))
+    for name, new_owner in (dict.fromkeys(lost, STORAGE) | dict.fromkeys(names, owner)).items():
+        before = known.get(name)
+        if before is None or before.owner != new_owner:
+            record = before or wire.PolicyRecord(name=name, changed_at=at)
+            after = replace(record, owner=new_owner, changed_at=at, changed_by="")
+            writes.append(wire.PutPolicyRecord(after, before or "absent"))
     conflicts = [known[name] for name in names if name in known and known[name].content is not None]
     return Claim(writes, conflicts)
 
 
-def find_differences(before: wire.Policy | None, after: wire.Policy) -> tuple[wire.PolicyDifference, ...]:
-    """Fields that differ, sorted by path."""
-    old = {} if before is None else _fields_of(before)
-    new = _fields_of(after)
-    paths = [path for path in sorted({*old, *new}) if old.get(path) != new.get(path)]
-    return tuple(wire.PolicyDifference(path, old.get(path), new.get(path)) for path in paths)
+def compare(version: wire.PolicyVersion | None, draft: wire.Policy) -> wire.PolicyDiff:
+    """What a draft changes; without a version, in comparison with a policy without rules."""
+    before = wire.Policy(name=draft.name) if version is None or version.policy is None else version.policy
+    fields = sorted(_differing(_fields_of(before), _fields_of(draft)))
+    weights = _differing(_weights_of(before), _weights_of(draft))
+    return wire.PolicyDiff(
+        draft.name,
+        None if version is None else version.label,
+        tuple(wire.PolicyDifference(*row) for row in fields),
+        tuple(wire.WeightShift(*row) for row in weights),
+    )
 
 
-def find_shifts(before: wire.Policy | None, after: wire.Policy) -> tuple[wire.WeightShift, ...]:
-    """Weights that differ: those of the policy, then those of its classes."""
-    old = {} if before is None else _weights_of(before)
-    new = _weights_of(after)
-    names = [name for name in {**new, **old} if old.get(name) != new.get(name)]
-    return tuple(wire.WeightShift(name, old.get(name), new.get(name)) for name in names)
+def _differing(old: Mapping[str, T], new: Mapping[str, T]) -> list[tuple[str, T | None, T | None]]:
+    return [(name, old.get(name), new.get(name)) for name in {**new, **old} if old.get(name) != new.get(name)]
 
 
 def _fields_of(policy: wire.Policy) -> dict[str, str]:
     """The fields that are set, as JSON by path. Classes go by their names, so that one more moves no other."""
-    fields = _flatten(to_builtins(replace(policy, classes=None)), "")
-    if policy.classes is not None:
-        fields["classes"] = json.encode([name_of(entry) for entry in policy.classes]).decode()
-    for entry in policy.classes or ():
-        fields |= _flatten(to_builtins(entry), f"classes[{name_of(entry)}].")
-    return fields
+    classes = {name_of(entry): to_builtins(entry) for entry in policy.classes or ()}
+    fields = to_builtins(replace(policy, classes=None)) | {f"classes[{name}]": entry for name, entry in classes.items()}
+    if classes:
+        fields["classes"] = [*classes]
+    return _flatten(fields, "")
 
 
 def _flatten(fields: Mapping[str, object], path: str) -> dict[str, str]:

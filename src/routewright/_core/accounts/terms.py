@@ -134,10 +134,9 @@ def _one_of(words: Sequence[str]) -> Callable[[object], str]:
 
 
 def _fraction(value: object) -> float:
-    number = _number(value)
-    if not 0 < number < 1:
+    if not 0 < _number(value) < 1:
         raise _Invalid(f"is {describe(value)}", "pass a number above 0 and below 1, such as 0.1")
-    return number
+    return _number(value)
 
 
 def _assignment(value: object) -> str:
@@ -256,12 +255,8 @@ _INCIDENT: dict[str, Read] = {
     "status_url": _or_none(_url),
 }
 _CREDIT: dict[str, Read] = {"usd": _credit, "note": _text(MAX_TEXT_CHARS, minimum=0), "id": _or_none(_credit_id)}
-_PUBLICATION: dict[str, Read] = {
-    "by": _text(MAX_NAME_CHARS, minimum=0),
-    "note": _text(MAX_TEXT_CHARS, minimum=0),
-    "share": _or_none(_fraction),
-    "share_by": _or_none(_assignment),
-}
+_BY: dict[str, Read] = {"by": _text(MAX_NAME_CHARS, minimum=0), "note": _text(MAX_TEXT_CHARS, minimum=0)}
+_PUBLICATION = _BY | {"share": _or_none(_fraction), "share_by": _or_none(_assignment)}
 account_terms = partial(_terms, fields=_ACCOUNT)
 key_terms = partial(_terms, fields=_KEY)
 incident_terms = partial(_terms, fields=_INCIDENT)
