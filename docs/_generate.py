@@ -86,9 +86,14 @@ from routewright.wire import (
     Params,
     Policy,
     PolicyComparison,
+    PolicyDiff,
+    PolicyDifference,
     PolicyFallback,
     PolicyGuardrail,
     PolicyMatch,
+    PolicyRecord,
+    PolicyShare,
+    PolicyVersion,
     PolicyWeights,
     PolicyWhen,
     Purse,
@@ -102,6 +107,7 @@ from routewright.wire import (
     UsageRow,
     UsageTotals,
     VersionFigures,
+    WeightShift,
 )
 from routewright.wire.docstrings import field_docs, prose, summary
 
@@ -180,7 +186,7 @@ FURTHER_NAMES = {
     "routewright.console": "BlockingConsole SECRET SomeLimits limits_of secret_path",
     "routewright.guardrail": "DenyList PatternGuardrail",
     "routewright.ledger": "BlockingLedger",
-    "routewright.policies": "PolicyFile read_policies",
+    "routewright.policies": "BlockingPolicyStore PolicyFile PolicyStore read_policies",
     "routewright.router": (
         "BlockingPrepared BlockingRouter BlockingStream CALLER_EXTRA InputTokens Options PolicyCheck Prepared "
         "RequestLike StepCall StepDone StepWait Steps Subscription WhyNot decode_request"
@@ -194,8 +200,9 @@ FURTHER_NAMES = {
     "routewright.webhook": "StandardWebhookSigner",
     "routewright.wire": (
         "Account AccountStanding Allow Bill Block CacheOpts CacheReport Content Credit FallbackReport Incident Key "
-        "KeyStanding LatencyReport LedgerRow LedgerSum NewKey Page PolicyComparison PolicyFallback PolicyGuardrail "
-        "PolicyWeights PriceChange PriceTier Purse Redact Redaction ToolDelta TraceItem UsageReport"
+        "KeyStanding LatencyReport LedgerRow LedgerSum NewKey Page PolicyComparison PolicyDiff PolicyDifference "
+        "PolicyFallback PolicyGuardrail PolicyRecord PolicyShare PolicyVersion PolicyWeights PriceChange "
+        "PriceTier Purse Redact Redaction ToolDelta TraceItem UsageReport WeightShift"
     ),
     "routewright.wire.account": "Secret",
 }
@@ -233,6 +240,16 @@ REPORTS: tuple[type[Struct], ...] = (
 
 LEDGER: tuple[type[Struct], ...] = (LedgerRow, LedgerSum)
 """The shapes of the ledger."""
+
+STORED_POLICIES: tuple[type[Struct], ...] = (
+    PolicyRecord,
+    PolicyShare,
+    PolicyVersion,
+    PolicyDiff,
+    PolicyDifference,
+    WeightShift,
+)
+"""The shapes of policies in the storage."""
 
 ACCOUNTS: tuple[type[Struct], ...] = (
     Caller,
@@ -439,7 +456,16 @@ def ledger_tables() -> str:
 
 def account_tables() -> str:
     """Who calls, and on what terms."""
-    return "\n".join(f"### `{kind.__name__}`\n\n{summary(kind)}\n\n{_whole_table(kind)}" for kind in ACCOUNTS)
+    return _whole_tables(ACCOUNTS)
+
+
+def stored_policy_tables() -> str:
+    """What the storage knows of policies."""
+    return _whole_tables(STORED_POLICIES)
+
+
+def _whole_tables(kinds: Iterable[type[Struct]]) -> str:
+    return "\n".join(f"### `{kind.__name__}`\n\n{summary(kind)}\n\n{_whole_table(kind)}" for kind in kinds)
 
 
 def _whole_table(kind: type[Struct]) -> str:
@@ -768,6 +794,7 @@ PARTS: dict[str, Callable[[], str]] = {
     **_agents.PARTS,
     **_events.PARTS,
     "accounts": account_tables,
+    "stored-policies": stored_policy_tables,
     "analytics": analytics_tables,
     "cells": cell_table,
     "dials": dial_table,

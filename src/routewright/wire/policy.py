@@ -244,6 +244,7 @@ class PolicyRecord(Struct, frozen=True, kw_only=True):
     owner: str = "storage"
     """``storage``, ``code``, or ``file <path>``: who publishes the name."""
     draft: Policy | None = None
+    """What the next publication puts in force."""
     drafted_at: str | None = None
     drafted_by: str = ""
     content: str | None = None
@@ -253,6 +254,7 @@ class PolicyRecord(Struct, frozen=True, kw_only=True):
     previous: tuple[str, ...] = ()
     """Contents in force before, newest last."""
     changed_at: str
+    """Last change of what is in force, or of the owner."""
     changed_by: str = ""
 
 
