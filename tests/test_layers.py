@@ -35,7 +35,7 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 CORE_ORDER = (
     "addresses money catalogue/prices routing/logarithms routing/quality sse tokens/images tokens/estimate "
     "request/compatibility request/rules structured_output crypto trace/filter analytics/rollup analytics/report "
-    "analytics/comparison "
+    "analytics/comparison analytics/estimate "
     "write_batch guardrails/detectors guardrails/custom guardrails/texts request/read catalogue/models model_selector "
     "routing/request_options routing/pool routing/forecast attempts/statistics attempts/health policy permissions "
     "routing/inputs routing/rebase routing/constraints prompt_caches routing/scoring publication routing/plan "
@@ -43,10 +43,11 @@ CORE_ORDER = (
     "idempotency cache/request_key cache/comparators cache/question cache/calibration cache/guards attempts/faults "
     "attempts/timeouts attempts/retry attempts/breaker alerts outage attempts/journal webhooks/signature "
     "agent/calculator agent/request agent/machine limits guardrails/screen policy_table guardrails/capture "
-    "attempts/record attempts/fallback attempts/machine trace/spans accounts/keys accounts/terms snapshot_delta "
+    "attempts/record attempts/fallback attempts/machine trace/spans trace/decision_record accounts/keys "
+    "accounts/terms snapshot_delta "
     "webhooks/outbox webhooks/endpoint accounts/holds accounts/purses accounts/payer accounts/state "
     "accounts/settlement accounts/log accounts/eviction accounts/ledger accounts/wait_queue call routing/choice "
-    "outcome agent/record catalogue/price_list"
+    "routing/simulation outcome agent/record catalogue/price_list"
 ).split()
 ENGINE_ORDER = (
     "context request_input storage retention webhooks capture counting answer "

@@ -48,6 +48,7 @@ from ._setup.coordination import RECHECK_S
 from ._setup.root_secret import SECRET as SECRET
 from ._setup.root_secret import RootSecret
 from ._setup.root_secret import secret_path as secret_path
+from ._setup.simulate import Simulator
 from .backends.clock import SystemClock
 from .catalogue import Catalogue
 from .errors import NotFound, PreconditionFailed, StorageUnavailable, UnsupportedWrite, ValidationFailed
@@ -543,7 +544,8 @@ class Console(Closing):
         The requests are those that named the policy; if there are none, those without a policy. ``filter`` selects
         others. ``since``: a time, or a span such as ``7d``. ``account`` None: all. Raises ``ValidationFailed`` and
         ``NotFound``."""
-        raise NotImplementedError
+        simulator = self._simulator(since, filter, account)
+        return await simulator.simulate(draft)
 
     async def what_if(
         self,
@@ -559,7 +561,12 @@ class Console(Closing):
         """Decide the stored requests of a time again ``without`` some models or with ``only`` some, at the ``prices``
         of a catalogue, or with ``cache=False``, and report what they would have cost. No model is called. Raises
         ``ValidationFailed``."""
-        raise NotImplementedError
+        simulator = self._simulator(since, filter, account)
+        return await simulator.what_if(without, only, None if prices is None else prices.models, cache)
+
+    def _simulator(self, since: str, filter: str, account: str | None) -> Simulator:
+        models = Catalogue().models
+        return Simulator(self._checked, self._clock.time(), models, since=since, filter=filter, account=account)
 
     async def compare(
         self,

@@ -427,6 +427,10 @@ class Storage(Protocol):
         self, account: str, query: wire.TraceItems, *, after: str | None, limit: int
     ) -> list[wire.TraceItem]: ...
     @overload
+    async def scan(
+        self, account: str, query: wire.Decisions, *, after: str | None, limit: int
+    ) -> list[wire.DecisionRecord]: ...
+    @overload
     async def scan(self, account: str, query: wire.Traces, *, after: str | None, limit: int) -> list[wire.Trace]: ...
     @overload
     async def scan(

@@ -40,7 +40,7 @@ def nanos(picos: int) -> int:
     return -(-picos // PICOS_PER_NANO)
 
 
-def usd(amount_nanos: int) -> float:
+def usd(amount_nanos: float) -> float:
     """Convert an amount to dollars."""
     return amount_nanos / NANOS_PER_USD
 

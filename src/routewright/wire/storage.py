@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from .account import AllAccounts, Durability, Environment, Expect, KeyByDigest, Keys, PutAccount, PutKey, RevokeKey
 from .agent import AgentState, PutAgentState
-from .decision import Snapshot
+from .decision import DecisionInput, Snapshot
 from .events import Incidents, PutEvent, PutIncident, StoredEvent
 from .ledger import AddCredit, LedgerRow, LedgerRows, LedgerSums, Stands
 from .policy import AddLearned, LearnedSince, Policy, PolicyRecords, PutPolicyRecord
@@ -344,8 +344,34 @@ class Traces(Selection, frozen=True, tag=True):
     """The account's complete traces, newest first, keyed by ``key``."""
 
 
+class Decisions(Selection, frozen=True, tag=True):
+    """The ``DecisionRecord`` of the account's traces, oldest first, keyed by ``key``."""
+
+
+class DecisionRecord(Struct, frozen=True, gc=False):
+    """What a simulation needs of a trace."""
+
+    id: str
+    created_at: str
+    decision_input: DecisionInput | None
+    hit: bool
+    """The cache had the answer."""
+    cost_nanos: int
+    charged_nanos: int
+    duration_ms: float
+    output_tokens: int | None
+    """Length of the answer. None: no whole answer of the first attempt."""
+    metadata: bytes | None = None
+    """As JSON."""
+
+    @property
+    def key(self) -> str:
+        """Sort key, as that of the trace."""
+        return f"{self.created_at}{self.id}"
+
+
 class Events(Struct, frozen=True, tag=True):
     """The account's events, newest first, keyed by id."""
 
 
-Scan = TraceItems | Traces | LedgerRows | Events | Deliveries
+Scan = TraceItems | Traces | Decisions | LedgerRows | Events | Deliveries

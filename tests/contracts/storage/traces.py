@@ -9,6 +9,8 @@ from typing import Any, get_args
 
 import anyio
 import pytest
+from msgspec import to_builtins
+from msgspec.json import decode
 from msgspec.structs import asdict, replace
 
 from routewright._core.trace.filter import KEYS, selects
@@ -18,6 +20,8 @@ from routewright.wire import (
     SYSTEM_ACCOUNT,
     CatalogueSnapshot,
     CurrentRetention,
+    DecisionRecord,
+    Decisions,
     DecisionSpan,
     DeleteTraces,
     Durability,
@@ -333,6 +337,27 @@ class Selecting(Suite):
             await storage.apply("default", [PutTrace(new), PutTrace(replace(old[-1], status="failed"))])
         assert seen == sorted(set(seen), reverse=True)
         assert {trace.id for trace in old} <= set(seen)
+
+    async def test_decisions_come_oldest_first_with_what_a_simulation_needs(self, storage: Storage) -> None:
+        rng = Random(20261130)
+        traces = [random_trace(rng, number) for number in range(20)]
+        await storage.apply("default", [PutTrace(trace) for trace in traces])
+        seen: list[DecisionRecord] = []
+        while page := await storage.scan("default", Decisions(), after=seen[-1].key if seen else None, limit=7):
+            seen += page
+        assert [record.id for record in seen] == [trace.id for trace in reversed(newest_first(traces))]
+        by_id = {trace.id: trace for trace in traces}
+        for record in seen:
+            trace = by_id[record.id]
+            assert (record.decision_input, record.hit) == (trace.decision_input, trace.cache_hit)
+            assert record.duration_ms == trace.duration_ms
+            assert record.cost_nanos == pytest.approx(trace.cost_usd * 1e9, abs=1)
+            assert decode(record.metadata or b"{}") == to_builtins(trace.metadata)
+            if record.output_tokens is not None:
+                assert record.output_tokens == trace.tokens.output
+        query = Decisions(terms=(Term("status", "=", "failed"),))
+        expected = [trace.id for trace in reversed(newest_first(traces)) if selects(query, trace)]
+        assert [record.id for record in await storage.scan("default", query, after=None, limit=99)] == expected
 
     async def test_a_scan_selects_exactly_by_its_terms_and_bounds(self, storage: Storage) -> None:
         rng = Random(20261121)

@@ -14,6 +14,7 @@ from routewright._core.accounts.ledger import BOOKED, MONEY, before
 from routewright._core.analytics.rollup import Rollups
 from routewright._core.attempts.statistics import added
 from routewright._core.policy import Versions
+from routewright._core.trace.decision_record import record_of_trace
 from routewright._core.trace.filter import check_terms
 from routewright._core.webhooks.outbox import OF_WEBHOOKS, Outbox
 from routewright._core.write_batch import UNNAMED_S, check_batch, check_digests, check_place, ids_of
@@ -231,11 +232,16 @@ class MemoryStorage(BaseStorage):
                     return record.books.scan(query, after, limit)
                 case wire.Deliveries():
                     return self._outbox.deliveries(account, query, after, limit)
-                case wire.TraceItems() | wire.Traces():
+                case wire.TraceItems() | wire.Traces() | wire.Decisions():
                     check_terms("MemoryStorage", query.terms)
                     drafts = list(record.traces.values())
                 case _:
                     raise UnsupportedWrite(f"MemoryStorage knows no scan {type(query).__name__}")
+        if isinstance(query, wire.Decisions):
+            later = sorted((draft for draft in drafts if after is None or draft.key > after), key=_by_key)
+            return [
+                record_of_trace(draft.wordless) for draft in islice(select_drafts(later, query, record.mark), limit)
+            ]
         older = (draft for draft in drafts if after is None or draft.key < after)
         matches = islice(select_drafts(sorted(older, key=_by_key, reverse=True), query, record.mark), max(0, limit))
         if isinstance(query, wire.Traces):

@@ -13,6 +13,7 @@ from routewright._core.accounts.ledger import INCIDENTS
 from routewright._core.analytics.rollup import METADATA, sum_buckets
 from routewright._core.policy import in_order
 from routewright._core.snapshot_delta import HealthChange, apply_change
+from routewright._core.trace.decision_record import record_of
 from routewright._core.trace.spans import CallLine, item_of, trace_of
 from routewright.errors import StorageCorrupt, UnsupportedWrite
 from routewright.wire import SYSTEM_ACCOUNT, Trace, TraceItem
@@ -199,6 +200,9 @@ def read_page(account: str, query: wire.Scan, after: str | None, limit: int, con
         case wire.Traces():
             columns = f"trace.id, {BODY}, {_SINCE}, {CONTENT}"
             return [decode_trace(*row) for row in rows_of(connection, columns, account, query, limit, after=after)]
+        case wire.Decisions():
+            rows = rows_of(connection, f"trace.id, {BODY}", account, query, limit, after=after, order="ASC")
+            return [_read(record_of, trace_id, body) for trace_id, body in rows]
         case wire.LedgerRows():
             return _read_ledger(connection, account, query, after, limit)
         case wire.Events():

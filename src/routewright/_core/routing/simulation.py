@@ -1,0 +1,360 @@
+"""Decides stored requests again, under another policy or with other models, and adds up what changes. No model is
+called. Requests of one class share a plan, as live ones do, so a decision takes microseconds.
+
+``analytics/estimate.py`` turns the sums into estimates."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import NamedTuple
+
+import numpy as np
+from msgspec import json, msgpack
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from routewright import wire
+from routewright._core.analytics.estimate import MOMENTS, Cell, FloatArray, Lengths, moments_of
+from routewright._core.catalogue.models import snapshot
+from routewright._core.policy import class_of, reads_limits
+from routewright.errors import NoCandidates, ValidationFailed
+
+from .board import Board, Boards, LruCache
+from .budget import Room
+from .choice import covers
+from .constraints import PASSES, REASONS, CountTokens, FitCheck, find_first_failures
+from .decide import decide, find_fits, find_plan
+from .decision import decision_of, explain
+from .forecast import UNKNOWN
+from .inputs import RULES
+from .logarithms import scale, size_class
+from .pool import Pool
+from .rebase import rebase
+from .request_options import RequestOptions, request_options_of
+from .scoring import UNKNOWN_COST, Key
+
+INVALID = "invalid"
+"""The constraint of requests that the policy does not allow at all."""
+_MOST_CLASSES = 4_096
+_SIZE_STEPS = 8  # size classes per cell: two octaves
+_ROOM_FOR_LENGTH = 4  # answers are compared with the expected length if the cap is this much higher
+_EXAMPLES = 5
+
+_of_class = attrgetter(
+    "goal", "strategy", "models", "needs", "max_output_tokens", "workload", "as_of", "prefer", "fallback",
+    "wishes", "effort", "thinking_tokens", "hour_cache", "regions", "weights", "min_quality", "max_latency_ms",
+    "max_retries", "default_output_cap",
+)  # fmt: skip
+_limits = attrgetter("timeout_ms", "budget_nanos", "budget_tokens")
+
+Transform = Callable[[Sequence[wire.Model]], Iterable[wire.Model]]
+
+
+class Outcome(NamedTuple):
+    """The decision of one request."""
+
+    model: str | None
+    """None: refused."""
+    nanos: int
+    latency_ms: int
+    output: int
+    """Expected tokens."""
+    constraint: str = ""
+    """Why it was refused."""
+
+
+class _Class(NamedTuple):
+    """Requests that share a plan."""
+
+    id: int
+    template: wire.DecisionInput | None
+    """None: the policy refuses them."""
+    dials: RequestOptions
+
+
+class _Track:
+    """The boards of one catalogue and day, before and after, at the latest health."""
+
+    def __init__(self, catalogue: wire.CatalogueSnapshot, as_of: str, transform: Transform | None) -> None:
+        self.before: Board | None = None
+        self.after: Board | None = None
+        self._boards = Boards(Pool(catalogue, as_of))
+        self._changed: Boards | None = None
+        if transform is not None:
+            changed = snapshot(tuple(transform(catalogue.models)), catalogue.as_of)
+            self._changed = Boards(Pool(changed, as_of))
+
+    def follow(self, health: wire.HealthSnapshot) -> None:
+        """Move the boards to a health."""
+        if self.before is not None and self.before.health == health.id:
+            return
+        self.before = _follow(self.before, self._boards, health)
+        self.after = self.before if self._changed is None else _follow(self.after, self._changed, health)
+
+
+def _follow(board: Board | None, boards: Boards, health: wire.HealthSnapshot) -> Board:
+    if board is None:
+        return boards.of(health)
+    old = board.forecast.health.models
+    new = health.models
+    rows = board.pool.row
+    names = [model for model in {**old, **new} if model in rows and old.get(model) != new.get(model)]
+    return board.with_health(health, {rows[model]: new.get(model, UNKNOWN) for model in names})
+
+
+class Simulation:
+    """Sums over the stored requests of any number of accounts."""
+
+    def __init__(
+        self,
+        snapshots: Mapping[str, wire.Snapshot],
+        policy: wire.PolicySnapshot | None = None,
+        transform: Transform | None = None,
+        *,
+        hits_call: bool = False,
+    ) -> None:
+        """``snapshots``: must hold those that the records name. ``policy``: applies instead of the requests' own, if
+        any. ``hits_call``: answers of the cache count as calls afterwards."""
+        self._snapshots = snapshots
+        self._policy = policy
+        self._reads_limits = policy is not None and reads_limits(policy.policy)
+        self._transform = transform
+        self._hits_call = hits_call
+        self._tracks: LruCache[tuple[str, str], _Track] = LruCache(8)
+        self._classes: LruCache[Hashable, _Class] = LruCache(_MOST_CLASSES)
+        self._revised: LruCache[Hashable, _Class] = LruCache(_MOST_CLASSES)
+        self._ids = 0
+        self._cells: dict[Cell, int] = {}
+        self.costs: FloatArray = np.zeros((0, MOMENTS))
+        self.latencies: FloatArray = np.zeros((0, MOMENTS))
+        self.accounts: dict[tuple[str, str], dict[int, FloatArray]] = {}
+        """By account and day: by cell, the requests, expected cost before and after, and charges."""
+        self.lengths: dict[tuple[str, str], Lengths] = {}
+        """By model and day."""
+        self.requests = 0
+        self.skipped = 0
+        self.hits = 0
+        self.inferred = 0
+        self.unknown_spent = 0
+        self.actual_nanos = 0
+        self.refused: Counter[tuple[str, bool]] = Counter()
+        """By constraint, and whether the refusal is new."""
+        self.examples: list[wire.SimulationExample] = []
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The cells, in the order of the sums."""
+        return [*self._cells]
+
+    def add(self, account: str, records: Iterable[wire.DecisionRecord]) -> None:
+        """Decide records of one account, in order of time."""
+        day = ""
+        rows: list[tuple[int, int, int, int, int, int, float, int]] = []
+        for record in records:
+            decision_input = record.decision_input
+            if decision_input is None or decision_input.rules != RULES:
+                self.skipped += 1
+                continue
+            boards = self._boards(decision_input)
+            if boards is None or decision_input.reading is not None:
+                self.skipped += 1
+                continue
+            if record.created_at[:10] != day:
+                self._sum_up(account, day, rows)
+                rows = []
+                day = record.created_at[:10]
+            before, after = self._outcomes(record, decision_input, *boards)
+            self.requests += 1
+            self.actual_nanos += record.cost_nanos
+            if record.hit:
+                self.hits += 1
+                cell = Cell(None, None, after.model if self._hits_call else None, 0)
+                rows.append((self._cell(cell), 0, after.nanos if self._hits_call else 0, 0, 0, 0, 0.0, 0))
+                continue
+            if before.model != after.model:
+                self._note(record, decision_input, before, after, boards)
+            size = size_class(decision_input.tokens.estimate) // _SIZE_STEPS
+            number = self._cell(Cell(before.model, before.model, after.model, size))
+            rows.append(
+                (
+                    number, before.nanos, after.nanos, record.cost_nanos, before.latency_ms, after.latency_ms,
+                    record.duration_ms, record.charged_nanos,
+                )
+            )  # fmt: skip
+            if record.output_tokens and before.model is not None:
+                cap = decision_input.max_output_tokens
+                if cap is None or cap >= _ROOM_FOR_LENGTH * before.output:
+                    lengths = self.lengths.setdefault((before.model, day), Lengths())
+                    lengths.add(before.output, record.output_tokens)
+        self._sum_up(account, day, rows)
+
+    def _boards(self, decision_input: wire.DecisionInput) -> tuple[Board, Board] | None:
+        key = decision_input.catalogue, decision_input.as_of
+        track = self._tracks[key]
+        if track is None:
+            catalogue = self._snapshots.get(decision_input.catalogue)
+            if not isinstance(catalogue, wire.CatalogueSnapshot):
+                return None
+            track = _Track(catalogue, decision_input.as_of, self._transform)
+            self._tracks.put(key, track)
+        if track.before is None or track.before.forecast.health.id != decision_input.health:
+            health = self._snapshots.get(decision_input.health)
+            if not isinstance(health, wire.HealthSnapshot):
+                return None
+            track.follow(health)
+        assert track.before is not None
+        assert track.after is not None
+        return track.before, track.after
+
+    def _outcomes(
+        self, record: wire.DecisionRecord, decision_input: wire.DecisionInput, board: Board, other: Board
+    ) -> tuple[Outcome, Outcome]:
+        own = self._class_of(decision_input)
+        tokens = decision_input.tokens
+        before = self._decide(own, decision_input, tokens, board)
+        if self._policy is None:
+            return before, before if other is board else self._decide(own, decision_input, tokens, other)
+        self.inferred += decision_input.requested is None and decision_input.policy is not None
+        self.unknown_spent += self._reads_limits and decision_input.spent is None
+        revised = self._revise(record, decision_input, own)
+        if revised.template is None:
+            return before, Outcome(None, 0, 0, 0, INVALID)
+        if revised.id == own.id and _limits(revised.template) == _limits(decision_input):
+            return before, before
+        return before, self._decide(revised, revised.template, tokens, other)
+
+    def _class_of(self, inputs: wire.DecisionInput) -> _Class:
+        key = (inputs.policy is None, size_class(inputs.tokens.estimate), *_of_class(inputs))
+        known = self._classes[key]
+        if known is None:
+            self._ids += 1
+            known = _Class(self._ids, inputs, request_options_of(inputs))
+            self._classes.put(key, known)
+        return known
+
+    def _revise(self, record: wire.DecisionRecord, inputs: wire.DecisionInput, own: _Class) -> _Class:
+        policy = self._policy
+        assert policy is not None
+        requested = inputs.requested
+        variant = policy
+        metadata: Mapping[str, object] = {}
+        if policy.classes:
+            metadata = json.decode(record.metadata) if record.metadata else {}
+            variant, _ = class_of(policy, metadata, inputs.spent)
+        hashable = requested if requested is None or requested.params is None else msgpack.encode(requested)
+        key = own.id, variant.id, hashable, inputs.timeout_ms, inputs.budget_nanos, inputs.budget_tokens
+        revised = self._revised[key]
+        if revised is None:
+            old = self._snapshots.get(inputs.policy or "")
+            try:
+                changed = rebase(inputs, old if isinstance(old, wire.PolicySnapshot) else None, policy, metadata)
+                revised = self._class_of(changed)._replace(template=changed)
+            except ValidationFailed:
+                revised = _Class(0, None, own.dials)
+            self._revised.put(key, revised)
+        return revised
+
+    def _decide(self, own: _Class, inputs: wire.DecisionInput, tokens: wire.TokenBounds, board: Board) -> Outcome:
+        """Decide one input with its own ``tokens``: by the plan of its class where that certainly holds, else alone."""
+        if own.dials != board.pool.dials:
+            board = board.with_dials(own.dials)
+        if not inputs.warm and inputs.quality is None:
+            entry = board.lineage.plans[own.id]
+            if entry is not None and entry.version == board.version:
+                plan = entry.value
+            else:
+                plan = find_plan(board, own.id, lambda: inputs)
+            if plan is not None:
+                nanos = inputs.budget_nanos
+                room = None if nanos is None and inputs.budget_tokens is None else Room(nanos, inputs.budget_tokens)
+                if covers(plan, tokens, inputs.timeout_ms, room):
+                    return _outcome_of(plan.front[0], board, inputs)
+        return decide_alone(inputs if inputs.tokens is tokens else replace(inputs, tokens=tokens), board)
+
+    def _cell(self, cell: Cell) -> int:
+        return self._cells.setdefault(cell, len(self._cells))
+
+    def _sum_up(self, account: str, day: str, rows: Sequence[Sequence[float]]) -> None:
+        """Add the rows of one day."""
+        if not rows:
+            return
+        columns = np.array(rows, dtype=np.float64).T
+        places = columns[0].astype(np.int64)
+        count = len(self._cells)
+        moments = [
+            np.bincount(places, moment, count) for moment in (*moments_of(*columns[1:4]), *moments_of(*columns[4:7]))
+        ]
+        self.costs = _joined(self.costs, moments[:MOMENTS])
+        self.latencies = _joined(self.latencies, moments[MOMENTS:])
+        by_cell = self.accounts.setdefault((account, day), {})
+        amounts = np.array([*moments[:3], np.bincount(places, columns[7], count)]).T
+        for place in np.flatnonzero(moments[0]).tolist():
+            by_cell[place] = by_cell.get(place, 0.0) + amounts[place]
+
+    def _note(
+        self,
+        record: wire.DecisionRecord,
+        inputs: wire.DecisionInput,
+        before: Outcome,
+        after: Outcome,
+        boards: tuple[Board, Board],
+    ) -> None:
+        """Count a change, and keep the first few different ones as examples."""
+        if after.model is None:
+            self.refused[after.constraint, True] += 1
+        elif before.model is None:
+            self.refused[before.constraint, False] += 1
+        pairs = [(example.from_model, example.to_model) for example in self.examples]
+        if len(pairs) < _EXAMPLES and (before.model, after.model) not in pairs:
+            changed: wire.DecisionInput | None = inputs
+            if self._policy is not None:
+                revised = self._revise(record, inputs, self._class_of(inputs)).template
+                changed = revised and replace(revised, tokens=inputs.tokens)
+            texts = [describe(inputs, boards[0]), INVALID if changed is None else describe(changed, boards[1])]
+            self.examples.append(wire.SimulationExample(record.id, before.model, after.model, *texts))
+
+
+def _joined(sums: FloatArray, moments: Sequence[NDArray[np.generic]]) -> FloatArray:
+    """Add moments to sums, which may have fewer cells."""
+    new = np.array(moments, dtype=np.float64).T
+    new[: len(sums)] += sums
+    return new
+
+
+def decide_alone(inputs: wire.DecisionInput, board: Board) -> Outcome:
+    """The first choice for one input, without the chain behind it. A refusal is not explained, which takes long."""
+    order = board.order(inputs)
+    check = FitCheck(inputs, board.forecast)
+    try:
+        if (first := next(find_fits(inputs, board, order, check), None)) is not None:
+            return _outcome_of(first, board, inputs)
+        if board.forecast.open:
+            return _outcome_of(decide(inputs, board).front[0], board, inputs)
+    except CountTokens:
+        if not inputs.tokens.counted:  # there is no text to count
+            return decide_alone(replace(inputs, tokens=replace(inputs.tokens, counted=True)), board)
+    except NoCandidates:
+        pass
+    columns = find_first_failures(inputs, check, order.eligible)
+    last = int(columns[columns < PASSES].max(initial=0))
+    return Outcome(None, 0, 0, 0, str(REASONS[last]))
+
+
+def _outcome_of(key: Key, board: Board, inputs: wire.DecisionInput) -> Outcome:
+    row = key[-1]
+    output = board.forecast.output[row]
+    if inputs.workload is not None:
+        output = scale(output, inputs.workload[0])
+    return Outcome(board.pool.ids[row], 0 if key[2] == UNKNOWN_COST else key[2], key[3], output)
+
+
+def describe(inputs: wire.DecisionInput, board: Board) -> str:
+    """``explain`` of a decision, or the refusal."""
+    try:
+        return explain(decision_of(inputs, board.with_dials(request_options_of(inputs))))
+    except CountTokens:
+        return describe(replace(inputs, tokens=replace(inputs.tokens, counted=True)), board)
+    except NoCandidates as refused:
+        return refused.message

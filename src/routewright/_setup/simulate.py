@@ -1,0 +1,344 @@
+"""Reads stored decisions and what they name, for the simulations of the Console, and makes the reports."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import date, timedelta
+from typing import Literal
+
+from msgspec.structs import astuple, replace
+
+from routewright import wire
+from routewright._core.analytics.estimate import ENOUGH, Calibration, Figures, Lengths
+from routewright._core.model_selector import ModelIndex
+from routewright._core.money import usd
+from routewright._core.policy import check_policy, resolve, with_version
+from routewright._core.routing.simulation import Simulation, Transform
+from routewright._core.trace.filter import parse_filter
+from routewright.errors import NotFound, ValidationFailed
+from routewright.protocols import Storage
+from routewright.wire import SYSTEM_ACCOUNT, JsonObject, Term
+from routewright.wire.problems import did_you_mean, listed, shown
+from routewright.wire.timestamps import moment, timestamp
+
+PAGE = 1_000
+_TOP = 10  # pairs of models in a report
+_ACCOUNTS = 5
+_SHARE = 0.05
+"""Models with less of the cost do not make a report worthless if their answers drift."""
+_SPAN = re.compile(r"(\d{1,6})([hdw])")
+_HOURS = {"h": 1, "d": 24, "w": 7 * 24}
+
+
+_Period = Literal["day", "week", "month"]
+_Limit = tuple[_Period, Callable[[str], str], int]
+
+
+def moment_of(since: str, now: float) -> str:
+    """A time, or a span back from now such as ``7d``. Raises ``ValidationFailed``."""
+    if (match := _SPAN.fullmatch(since)) is not None:
+        return timestamp(max(0.0, now - int(match[1]) * _HOURS[match[2]] * 3600))
+    return moment("since", since)
+
+
+class Simulator:
+    """Runs simulations over one storage."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        now: float,
+        models: Sequence[wire.Model],
+        *,
+        since: str,
+        filter: str,
+        account: str | None,
+    ) -> None:
+        """``models``: what policies refer to while no trace names a catalogue."""
+        self._storage = storage
+        self._models = models
+        self._since = moment_of(since, now)
+        self._until = timestamp(now)
+        self._terms = parse_filter(filter)
+        self._account = account
+        self._accounts: dict[str, wire.Account | None] = {}
+
+    async def simulate(self, draft: str | wire.Policy) -> wire.SimulationReport:
+        """The report on a draft (``Console.simulate``)."""
+        policy, label = (draft, "draft") if isinstance(draft, wire.Policy) else await self._find_policy(draft)
+        policy = check_policy(policy, 0)
+        await self._find_accounts()
+        bare = self._select(*self._terms)
+        index = ModelIndex(await self._find_models(bare), {})
+        version = wire.PolicyVersion("", label, self._until)
+        snapshot = with_version(resolve([policy], index)[0], version)
+        if not any(term.key == "policy_id" for term in self._terms):
+            own = self._select(*self._terms, Term("policy_id", "=", snapshot.policy.id))
+            is_used = [bool(await self._storage.scan(name, own, after=None, limit=1)) for name in self._accounts]
+            bare = own if any(is_used) else self._select(*self._terms, Term("policy_id", "=", ""))
+        simulation = await self._run(bare, lambda snapshots: Simulation(snapshots, snapshot))
+        calibration = _calibrate(simulation)
+        return wire.SimulationReport(
+            policy=policy.name,
+            version=label,
+            blocked=_blocked(simulation, calibration, self._accounts),
+            costlier=_costlier(simulation, calibration),
+            examples=simulation.examples,
+            inferred=simulation.inferred,
+            unknown_spent=simulation.unknown_spent,
+            **self._shared(simulation, calibration),
+        )
+
+    async def what_if(
+        self, without: Collection[str], only: Collection[str], prices: Sequence[wire.Model] | None, cache: bool
+    ) -> wire.WhatIfReport:
+        """The report on other models or prices (``Console.what_if``)."""
+        await self._find_accounts()
+        selection = self._select(*self._terms)
+        known = [model.id for model in await self._find_models(selection)]
+        for path, names in (("without", without), ("only", only)):
+            for name in names:
+                if name not in known:
+                    hint = did_you_mean(name, known) or f"known: {listed(known)}"
+                    raise ValidationFailed.at(path, f"unknown model {shown(name)}", hint)
+        transform = _transform(without, only, prices) if without or only or prices is not None else None
+        simulation = await self._run(
+            selection, lambda snapshots: Simulation(snapshots, None, transform, hits_call=not cache)
+        )
+        return wire.WhatIfReport(hits=simulation.hits, **self._shared(simulation, _calibrate(simulation)))
+
+    def _select(self, *terms: Term) -> wire.Decisions:
+        kind = Term("kind", "=", "route")
+        return wire.Decisions(since=self._since, until=self._until, environment="production", terms=(kind, *terms))
+
+    async def _find_policy(self, name: str) -> tuple[wire.Policy, str]:
+        """The draft of a name, else what is published; or a version by its label."""
+        if "@" in name:
+            versions = await self._storage.read(SYSTEM_ACCOUNT, wire.PolicyVersions(name=name.partition("@")[0]))
+            version = next((version for version in versions if version.label == name), None)
+            if version is None or version.policy is None:
+                raise NotFound(f"no version {shown(name)}; stored: {listed([version.label for version in versions])}")
+            return version.policy, version.label
+        records = await self._storage.read(SYSTEM_ACCOUNT, wire.PolicyRecords())
+        record = next((record for record in records if record.name == name), None)
+        if record is not None and record.draft is not None:
+            return record.draft, "draft"
+        contents = () if record is None or record.content is None else (record.content,)
+        for version in await self._storage.read(SYSTEM_ACCOUNT, wire.PolicyVersions(contents)):
+            if version.policy is not None:
+                return version.policy, version.label
+        names = [record.name for record in records]
+        hint = did_you_mean(name, names) or (f"stored: {listed(names)}" if names else "draft it first")
+        raise NotFound(f"no draft or policy {shown(name)}; {hint}")
+
+    async def _find_accounts(self) -> None:
+        accounts = {account.name: account for account in await self._storage.read(SYSTEM_ACCOUNT, wire.AllAccounts())}
+        names = [*dict.fromkeys([wire.DEFAULT_ACCOUNT, *accounts])] if self._account is None else [self._account]
+        self._accounts = {name: accounts.get(name) for name in names}
+
+    async def _find_models(self, selection: wire.Decisions) -> Sequence[wire.Model]:
+        """The models of the catalogue that the newest of the traces names."""
+        for name in self._accounts:
+            query = wire.TraceItems(
+                since=selection.since, until=selection.until, environment="production", terms=selection.terms
+            )
+            for item in await self._storage.scan(name, query, after=None, limit=1):
+                if item.decision_input is not None:
+                    catalogue = await self._read_snapshot(item.decision_input.catalogue)
+                    if isinstance(catalogue, wire.CatalogueSnapshot):
+                        return catalogue.models
+        return self._models
+
+    async def _read_snapshot(self, snapshot_id: str) -> wire.Snapshot | None:
+        snapshot: wire.Snapshot | None = await self._storage.read(SYSTEM_ACCOUNT, wire.SnapshotById(snapshot_id))
+        return snapshot
+
+    async def _run(
+        self, selection: wire.Decisions, start: Callable[[Mapping[str, wire.Snapshot]], Simulation]
+    ) -> Simulation:
+        """Decide all records, a page at a time. Only the health snapshots of one page are in memory."""
+        snapshots: dict[str, wire.Snapshot] = {}
+        simulation = start(snapshots)
+        for account in self._accounts:
+            after: str | None = None
+            while True:
+                page = await self._storage.scan(account, selection, after=after, limit=PAGE)
+                named: dict[str, None] = {}
+                for record in page:
+                    if (inputs := record.decision_input) is not None:
+                        named[inputs.catalogue] = named[inputs.health] = None
+                        if inputs.policy is not None:
+                            named[inputs.policy] = None
+                for snapshot_id in [*snapshots]:
+                    if snapshot_id not in named and isinstance(snapshots[snapshot_id], wire.HealthSnapshot):
+                        del snapshots[snapshot_id]
+                for snapshot_id in named:
+                    if snapshot_id not in snapshots and (stored := await self._read_snapshot(snapshot_id)) is not None:
+                        snapshots[snapshot_id] = stored
+                simulation.add(account, page)
+                if len(page) < PAGE:
+                    break
+                after = page[-1].key
+        return simulation
+
+    def _shared(self, simulation: Simulation, calibration: Calibration) -> JsonObject:
+        """The fields of ``Simulated``."""
+        drifts = _drifts(simulation)
+        problem = _problem(simulation, calibration, drifts)
+        cells = simulation.cells
+        costs = latencies = None
+        if problem is None:
+            costs = calibration.figures()
+            timed = [(cell, sums) for cell, sums in zip(cells, simulation.latencies, strict=True) if cell.served]
+            latencies = Calibration(timed).figures()
+        answered = sum(float(sums[0]) for cell, sums in zip(cells, simulation.costs, strict=True) if cell.served)
+        counts = {cell: int(sums[0]) for cell, sums in zip(cells, simulation.costs, strict=True)}
+        pairs: dict[tuple[str | None, str | None], int] = {}
+        for cell, count in counts.items():
+            if cell.before != cell.after and (cell.served is not None or cell.before is None):
+                pairs[cell.before, cell.after] = pairs.get((cell.before, cell.after), 0) + count
+        ranked = sorted(pairs.items(), key=lambda pair: -pair[1])
+        constraints = dict.fromkeys(constraint for constraint, _ in simulation.refused)
+        refused = simulation.refused
+        return {
+            "since": self._since,
+            "until": self._until,
+            "requests": simulation.requests,
+            "skipped": simulation.skipped,
+            "rerouted": sum(pairs.values()),
+            "reroutes": [wire.Reroute(*pair, count) for pair, count in ranked[:_TOP]],
+            "actual_cost_usd": usd(simulation.actual_nanos),
+            **_named("cost", "usd", costs, 1e-9),
+            **_named("latency", "ms", latencies, 1 / max(1.0, answered)),
+            "refusals": [wire.RefusalChange(name, refused[name, True], refused[name, False]) for name in constraints],
+            "expectations": sorted({cell.after for cell in cells if cell.after} - calibration.outcomes.keys()),
+            "drifts": drifts,
+            "problem": problem,
+        }
+
+
+def _transform(without: Collection[str], only: Collection[str], prices: Sequence[wire.Model] | None) -> Transform:
+    pricing = {model.id: model.pricing_per_1m for model in prices or ()}
+
+    def transform(models: Sequence[wire.Model]) -> list[wire.Model]:
+        return [
+            replace(
+                model,
+                disabled=model.disabled or model.id in without or bool(only and model.id not in only),
+                pricing_per_1m=pricing.get(model.id, model.pricing_per_1m),
+            )
+            for model in models
+        ]
+
+    return transform
+
+
+def _calibrate(simulation: Simulation) -> Calibration:
+    return Calibration(zip(simulation.cells, simulation.costs, strict=True))
+
+
+def _named(figure: str, unit: str, figures: Figures | None, factor: float) -> dict[str, wire.Estimate | None]:
+    return {
+        f"{figure}_before_{unit}": figures and _scaled(figures.before, factor),
+        f"{figure}_after_{unit}": figures and _scaled(figures.after, factor),
+        f"{figure}_change": figures and figures.change,
+    }
+
+
+def _scaled(estimate: wire.Estimate, factor: float) -> wire.Estimate:
+    return wire.Estimate(estimate.value * factor, estimate.low * factor, estimate.high * factor)
+
+
+def _drifts(simulation: Simulation) -> list[wire.Drift]:
+    """Models whose answers drifted, over the whole time or on the last day."""
+    last: dict[str, str] = {}
+    for model, day in simulation.lengths:
+        last[model] = max(day, last.get(model, ""))
+    drifts = []
+    for model, day in sorted(last.items()):
+        parts = [lengths for (name, _), lengths in simulation.lengths.items() if name == model]
+        whole = Lengths(*map(sum, zip(*map(astuple, parts), strict=True)))
+        drift = whole.drift(model) or simulation.lengths[model, day].drift(model)
+        if drift is not None:
+            drifts.append(drift)
+    return drifts
+
+
+def _problem(simulation: Simulation, calibration: Calibration, drifts: Sequence[wire.Drift]) -> str | None:
+    """Why nothing can be claimed, if so."""
+    if not simulation.requests:
+        return "no stored request matches"
+    if sum(calibration.outcomes.values()) < ENOUGH:
+        return f"only {sum(calibration.outcomes.values())} requests have an outcome; at least {ENOUGH} are needed"
+    drifted = {drift.model for drift in drifts}
+    if drifts and calibration.share(drifted) >= _SHARE:
+        texts = [f"{drift.model} {drift.ratio.value:.2f} times as long" for drift in drifts]
+        return f"answers are no longer as long as expected: {', '.join(texts)}"
+    return None
+
+
+def _cost_of(calibration: Calibration, simulation: Simulation, account: str, day: str) -> wire.AccountCost:
+    """The expected cost of an account's requests of one day."""
+    requests = 0.0
+    before = 0.0
+    after = 0.0
+    for place, (count, x, c, _) in simulation.accounts[account, day].items():
+        cell = simulation.cells[place]
+        requests += count
+        before += 0.0 if cell.before is None else x * calibration.ratio(calibration.key(cell.before, cell.size)).ratio
+        after += 0.0 if cell.after is None else c * calibration.ratio(calibration.key(cell.after, cell.size)).ratio
+    return wire.AccountCost(account, int(requests), usd(before), usd(after))
+
+
+def _costlier(simulation: Simulation, calibration: Calibration) -> list[wire.AccountCost]:
+    totals: dict[str, wire.AccountCost] = {}
+    for account, day in simulation.accounts:
+        cost = _cost_of(calibration, simulation, account, day)
+        total = totals.get(account, wire.AccountCost(account, 0, 0.0, 0.0))
+        totals[account] = wire.AccountCost(
+            account,
+            total.requests + cost.requests,
+            total.before_usd + cost.before_usd,
+            total.after_usd + cost.after_usd,
+        )
+    ranked = sorted(totals.values(), key=lambda cost: cost.before_usd - cost.after_usd)
+    return [cost for cost in ranked[:_ACCOUNTS] if cost.after_usd > cost.before_usd]
+
+
+def _blocked(
+    simulation: Simulation, calibration: Calibration, accounts: Mapping[str, wire.Account | None]
+) -> list[wire.BlockedBudget]:
+    """Limits that the expected charges exceed and the real ones did not. Periods that began before the simulated time
+    are counted from its start."""
+    blocked = []
+    for name, account in accounts.items():
+        days = sorted(day for owner, day in simulation.accounts if owner == name)
+        for period, start_of, limit in () if account is None else _limits_of(account):
+            spent: dict[str, list[float]] = {}
+            for day in days:
+                cost = _cost_of(calibration, simulation, name, day)
+                after = cost.after_usd
+                real = usd(sum(int(sums[3]) for sums in simulation.accounts[name, day].values()))
+                total = spent.setdefault(start_of(day), [0.0, 0.0, 0.0])
+                over = min(1.0, max(0.0, total[0] + after - usd(limit)) / after) if after else 0.0
+                total[0] += after
+                total[1] += real
+                total[2] += over * cost.requests
+            for start, (after, real, requests_over) in spent.items():
+                if after > usd(limit) >= real:
+                    blocked.append(wire.BlockedBudget(name, period, start, usd(limit), after, round(requests_over)))
+    return blocked
+
+
+def _limits_of(account: wire.Account) -> list[_Limit]:
+    """Periods, the first day of that of a day, and limits in nano-dollars."""
+    limits: list[tuple[_Period, Callable[[str], str], int | None]] = [
+        ("month", lambda day: f"{day[:7]}-01", account.monthly_nanos),
+    ]
+    return [(period, start_of, limit) for period, start_of, limit in limits if limit is not None]
+
+
+def _monday(day: str) -> str:
+    at = date.fromisoformat(day)
+    return (at - timedelta(days=at.weekday())).isoformat()

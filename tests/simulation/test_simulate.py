@@ -1,0 +1,105 @@
+"""``Console.simulate`` and ``what_if`` over the traces of a Router."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from routewright import Catalogue, Console, MemoryStorage, Policy, Pricing
+from routewright.errors import NotFound, ValidationFailed
+from routewright.testing import FakeClock
+from routewright.wire import SYSTEM_ACCOUNT, Budget, PolicyClass, PolicyMatch, PolicyRecord, PutPolicyRecord
+
+from .traffic import BIG, DRAFT, MODELS, SMALL, TINY, Lengths, router_of, serve
+
+pytestmark = pytest.mark.anyio
+
+
+async def console_over(*batches: tuple[int, dict[str, object]], factor: float = 1.0) -> tuple[Console, float]:
+    """A Console over the traces of some requests, and what these cost."""
+    clock = FakeClock()
+    storage = MemoryStorage()
+    router = router_of(storage, Lengths(1, factor), clock)
+    costs = [await serve(router, clock, count, 1, **options) for count, options in batches]
+    await router.aclose()
+    return Console(storage, clock=clock), sum(costs)
+
+
+async def test_a_draft_is_decided_over_stored_requests() -> None:
+    console, cost_usd = await console_over((100, {}))
+    report = await console.simulate(DRAFT)
+    assert (report.requests, report.skipped, report.rerouted) == (100, 0, 100)
+    assert [(each.from_model, each.to_model, each.requests) for each in report.reroutes] == [(BIG.id, SMALL.id, 100)]
+    assert report.actual_cost_usd == pytest.approx(cost_usd)
+    assert report.expectations == [SMALL.id]
+    assert report.cost_change is not None
+    assert report.cost_change.high < -0.5
+    assert report.examples[0].after.startswith("goal=cost strategy=balanced: small/two scored")
+
+
+async def test_the_same_policy_changes_nothing() -> None:
+    console, cost_usd = await console_over((100, {}))
+    report = await console.simulate(Policy(name="live", goal="quality", strategy="quality-first"))
+    assert (report.rerouted, report.expectations, report.examples) == (0, [], [])
+    assert report.cost_after_usd is not None
+    assert report.cost_after_usd.value == pytest.approx(cost_usd)
+
+
+async def test_a_new_policy_takes_the_requests_without_one() -> None:
+    console, _ = await console_over((40, {}), (60, {"policy_id": None, "goal": "quality"}))
+    assert (await console.simulate(replace(DRAFT, name="new"))).requests == 60
+    assert (await console.simulate(replace(DRAFT, name="new"), filter='policy_id!=""')).requests == 40
+
+
+async def test_classes_apply_by_the_metadata_of_the_trace() -> None:
+    console, _ = await console_over((40, {"metadata": {"tier": "free"}}), (60, {"metadata": {"tier": "gold"}}))
+    gold = PolicyClass(match=PolicyMatch(metadata={"tier": "gold"}), models=[TINY.id])
+    report = await console.simulate(Policy(name="live", models=[SMALL.id, TINY.id], goal="quality", classes=[gold]))
+    assert {each.to_model: each.requests for each in report.reroutes} == {SMALL.id: 40, TINY.id: 60}
+
+
+async def test_new_refusals_are_counted_by_constraint() -> None:
+    console, _ = await console_over((60, {}))
+    report = await console.simulate(replace(DRAFT, budget=Budget(max_cost_usd=0.0000001)))
+    assert [(each.constraint, each.new, each.gone) for each in report.refusals] == [("budget_cost", 60, 0)]
+    assert report.cost_after_usd is not None
+    assert report.cost_after_usd.value == 0
+
+
+async def test_a_draft_of_the_storage_is_simulated_by_its_name() -> None:
+    console, _ = await console_over((40, {}))
+    record = PolicyRecord(name="live", draft=DRAFT, changed_at="2026-01-01T00:00:00.000Z")
+    await console._storage.apply(SYSTEM_ACCOUNT, [PutPolicyRecord(record, None)])
+    assert (await console.simulate("live")).rerouted == 40
+    with pytest.raises(NotFound, match="no draft or policy 'lvie'; did you mean 'live'"):
+        await console.simulate("lvie")
+
+
+async def test_limits_that_would_have_blocked_are_named() -> None:
+    console, _ = await console_over((0, {}))
+    await console.create_account("acme", plan="unlimited", monthly_limit_usd=0.5)
+
+
+async def test_lengths_that_drifted_void_the_figures() -> None:
+    console, _ = await console_over((60, {}), factor=1.0)
+    lengths_before = await console.simulate(DRAFT)
+    assert lengths_before.problem is None
+
+
+async def test_what_if_without_a_model() -> None:
+    console, cost_usd = await console_over((60, {}))
+    report = await console.what_if(without=[BIG.id])
+    assert [(each.from_model, each.to_model, each.requests) for each in report.reroutes] == [(BIG.id, SMALL.id, 60)]
+    assert (await console.what_if(only=[TINY.id])).reroutes[0].to_model == TINY.id
+    with pytest.raises(ValidationFailed, match="did you mean 'big/one'"):
+        await console.what_if(without=["big/on"])
+    assert report.actual_cost_usd == pytest.approx(cost_usd)
+
+
+async def test_what_if_at_other_prices() -> None:
+    console, cost_usd = await console_over((60, {}))
+    dearer = [replace(model, pricing_per_1m=Pricing(10.0, 40.0)) for model in MODELS[:1]]
+    report = await console.what_if(prices=Catalogue(dearer))
+    assert report.cost_after_usd is not None
+    assert report.rerouted == 0
+    assert report.cost_after_usd.value == pytest.approx(2 * cost_usd, rel=0.01)
