@@ -128,7 +128,8 @@ class Calibration:
         """The ratio of a group; between its own and 1 if there are few outcomes."""
         if (known := self._ratios.get(key)) is None:
             sums = self._groups.get(key)
-            ratio, share = 1.0, 0.0
+            ratio = 1.0
+            share = 0.0
             if sums is not None and sums[_X] > 0:
                 error = self._noise * float(sums[_XX]) / float(sums[_X]) ** 2
                 share = self._spread / (self._spread + error)

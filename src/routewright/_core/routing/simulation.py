@@ -20,6 +20,7 @@ from routewright._core.analytics.estimate import MOMENTS, Cell, FloatArray, Leng
 from routewright._core.catalogue.models import snapshot
 from routewright._core.policy import class_of, reads_limits
 from routewright.errors import NoCandidates, ValidationFailed
+from routewright.wire.money import NANOS_PER_USD
 
 from .board import Board, Boards, LruCache
 from .budget import Room
@@ -32,7 +33,7 @@ from .inputs import RULES
 from .logarithms import scale, size_class
 from .pool import Pool
 from .rebase import rebase
-from .request_options import RequestOptions, request_options_of
+from .request_options import PLAIN, RequestOptions, request_options_of
 from .scoring import UNKNOWN_COST, Key
 
 INVALID = "invalid"
@@ -41,6 +42,8 @@ _MOST_CLASSES = 4_096
 _SIZE_STEPS = 8  # size classes per cell: two octaves
 _ROOM_FOR_LENGTH = 4  # answers are compared with the expected length if the cap is this much higher
 _EXAMPLES = 5
+_PATIENCE = 50
+"""Decisions of a class on one board before a plan is compiled, which takes as long as these."""
 
 _of_class = attrgetter(
     "goal", "strategy", "models", "needs", "max_output_tokens", "workload", "as_of", "prefer", "fallback",
@@ -72,6 +75,8 @@ class _Class(NamedTuple):
     template: wire.DecisionInput | None
     """None: the policy refuses them."""
     dials: RequestOptions
+    is_same: bool
+    """Nothing that decides has changed."""
 
 
 class _Track:
@@ -123,9 +128,10 @@ class Simulation:
         self._transform = transform
         self._hits_call = hits_call
         self._tracks: LruCache[tuple[str, str], _Track] = LruCache(8)
-        self._classes: LruCache[Hashable, _Class] = LruCache(_MOST_CLASSES)
         self._revised: LruCache[Hashable, _Class] = LruCache(_MOST_CLASSES)
-        self._ids = 0
+        self._ids: dict[Hashable, int] = {}
+        self._misses: dict[int, tuple[int, int]] = {}
+        """By class: a version of the board, and the decisions on it without a plan."""
         self._cells: dict[Cell, int] = {}
         self.costs: FloatArray = np.zeros((0, MOMENTS))
         self.latencies: FloatArray = np.zeros((0, MOMENTS))
@@ -165,7 +171,8 @@ class Simulation:
                 self._sum_up(account, day, rows)
                 rows = []
                 day = record.created_at[:10]
-            before, after = self._outcomes(record, decision_input, *boards)
+            before = self._before(record, decision_input, boards[0])
+            after = self._after(record, decision_input, before, boards[1])
             self.requests += 1
             self.actual_nanos += record.cost_nanos
             if record.hit:
@@ -208,70 +215,78 @@ class Simulation:
         assert track.after is not None
         return track.before, track.after
 
-    def _outcomes(
-        self, record: wire.DecisionRecord, decision_input: wire.DecisionInput, board: Board, other: Board
-    ) -> tuple[Outcome, Outcome]:
-        own = self._class_of(decision_input)
-        tokens = decision_input.tokens
-        before = self._decide(own, decision_input, tokens, board)
-        if self._policy is None:
-            return before, before if other is board else self._decide(own, decision_input, tokens, other)
-        self.inferred += decision_input.requested is None and decision_input.policy is not None
-        self.unknown_spent += self._reads_limits and decision_input.spent is None
-        revised = self._revise(record, decision_input, own)
-        if revised.template is None:
-            return before, Outcome(None, 0, 0, 0, INVALID)
-        if revised.id == own.id and _limits(revised.template) == _limits(decision_input):
-            return before, before
-        return before, self._decide(revised, revised.template, tokens, other)
+    def _before(self, record: wire.DecisionRecord, inputs: wire.DecisionInput, board: Board) -> Outcome:
+        """The decision as it was. A refusal is repeated, since traces do not say its constraint."""
+        chosen = record.chosen
+        if chosen is None:
+            return decide_alone(inputs, board.with_dials(request_options_of(inputs)))
+        row = board.pool.row.get(chosen.model)
+        output = 0 if row is None else board.forecast.output[row]
+        if inputs.workload is not None:
+            output = scale(output, inputs.workload[0])
+        return Outcome(
+            chosen.model, round((chosen.cost_usd or 0.0) * NANOS_PER_USD), round(chosen.latency_s * 1000), output
+        )
 
-    def _class_of(self, inputs: wire.DecisionInput) -> _Class:
-        key = (inputs.policy is None, size_class(inputs.tokens.estimate), *_of_class(inputs))
-        known = self._classes[key]
-        if known is None:
-            self._ids += 1
-            known = _Class(self._ids, inputs, request_options_of(inputs))
-            self._classes.put(key, known)
-        return known
-
-    def _revise(self, record: wire.DecisionRecord, inputs: wire.DecisionInput, own: _Class) -> _Class:
-        policy = self._policy
-        assert policy is not None
-        requested = inputs.requested
-        variant = policy
+    def _after(self, record: wire.DecisionRecord, inputs: wire.DecisionInput, before: Outcome, board: Board) -> Outcome:
+        """The decision of a request afterwards."""
+        variant = self._policy
         metadata: Mapping[str, object] = {}
-        if policy.classes:
-            metadata = json.decode(record.metadata) if record.metadata else {}
-            variant, _ = class_of(policy, metadata, inputs.spent)
+        if variant is not None:
+            self.inferred += inputs.requested is None and inputs.policy is not None
+            self.unknown_spent += self._reads_limits and inputs.spent is None
+            if variant.classes:
+                metadata = json.decode(record.metadata) if record.metadata else {}
+                variant, _ = class_of(variant, metadata, inputs.spent)
+        requested = inputs.requested
         hashable = requested if requested is None or requested.params is None else msgpack.encode(requested)
-        key = own.id, variant.id, hashable, inputs.timeout_ms, inputs.budget_nanos, inputs.budget_tokens
+        size = size_class(inputs.tokens.estimate)
+        key = variant and variant.id, inputs.policy, hashable, size, _of_class(inputs), _limits(inputs)
         revised = self._revised[key]
         if revised is None:
+            revised = self._revise(inputs, metadata)
+            self._revised.put(key, revised)
+        if revised.is_same:
+            return before
+        if revised.template is None:
+            return Outcome(None, 0, 0, 0, INVALID)
+        return self._decide(revised, inputs.tokens, board)
+
+    def _revise(self, inputs: wire.DecisionInput, metadata: Mapping[str, object]) -> _Class:
+        """The class of a request afterwards."""
+        changed = inputs
+        if self._policy is not None:
             old = self._snapshots.get(inputs.policy or "")
             try:
-                changed = rebase(inputs, old if isinstance(old, wire.PolicySnapshot) else None, policy, metadata)
-                revised = self._class_of(changed)._replace(template=changed)
+                changed = rebase(inputs, old if isinstance(old, wire.PolicySnapshot) else None, self._policy, metadata)
             except ValidationFailed:
-                revised = _Class(0, None, own.dials)
-            self._revised.put(key, revised)
-        return revised
+                return _Class(0, None, PLAIN, False)
+        fields = _of_class(changed)
+        is_same = self._transform is None and (fields, *_limits(changed)) == (_of_class(inputs), *_limits(inputs))
+        key = changed.policy is None, size_class(changed.tokens.estimate), fields
+        return _Class(self._ids.setdefault(key, len(self._ids)), changed, request_options_of(changed), is_same)
 
-    def _decide(self, own: _Class, inputs: wire.DecisionInput, tokens: wire.TokenBounds, board: Board) -> Outcome:
-        """Decide one input with its own ``tokens``: by the plan of its class where that certainly holds, else alone."""
+    def _decide(self, own: _Class, tokens: wire.TokenBounds, board: Board) -> Outcome:
+        """Decide one request of a class: by the class's plan where that certainly holds, else alone."""
+        inputs = own.template
+        assert inputs is not None
         if own.dials != board.pool.dials:
             board = board.with_dials(own.dials)
-        if not inputs.warm and inputs.quality is None:
-            entry = board.lineage.plans[own.id]
-            if entry is not None and entry.version == board.version:
-                plan = entry.value
-            else:
-                plan = find_plan(board, own.id, lambda: inputs)
-            if plan is not None:
-                nanos = inputs.budget_nanos
-                room = None if nanos is None and inputs.budget_tokens is None else Room(nanos, inputs.budget_tokens)
-                if covers(plan, tokens, inputs.timeout_ms, room):
-                    return _outcome_of(plan.front[0], board, inputs)
-        return decide_alone(inputs if inputs.tokens is tokens else replace(inputs, tokens=tokens), board)
+        entry = board.lineage.plans[own.id]
+        if entry is None or entry.version != board.version:
+            version, count = self._misses.get(own.id, (board.version, 0))
+            self._misses[own.id] = board.version, 1 if version != board.version else count + 1
+            if version != board.version or count < _PATIENCE or inputs.warm or inputs.quality is not None:
+                return decide_alone(replace(inputs, tokens=tokens), board)
+            plan = find_plan(board, own.id, lambda: inputs)
+        else:
+            plan = entry.value
+        if plan is not None:
+            nanos = inputs.budget_nanos
+            room = None if nanos is None and inputs.budget_tokens is None else Room(nanos, inputs.budget_tokens)
+            if covers(plan, tokens, inputs.timeout_ms, room):
+                return _outcome_of(plan.front[0], board, inputs)
+        return decide_alone(replace(inputs, tokens=tokens), board)
 
     def _cell(self, cell: Cell) -> int:
         return self._cells.setdefault(cell, len(self._cells))
@@ -308,10 +323,8 @@ class Simulation:
             self.refused[before.constraint, False] += 1
         pairs = [(example.from_model, example.to_model) for example in self.examples]
         if len(pairs) < _EXAMPLES and (before.model, after.model) not in pairs:
-            changed: wire.DecisionInput | None = inputs
-            if self._policy is not None:
-                revised = self._revise(record, inputs, self._class_of(inputs)).template
-                changed = revised and replace(revised, tokens=inputs.tokens)
+            metadata = json.decode(record.metadata) if record.metadata else {}
+            changed = self._revise(inputs, metadata).template
             texts = [describe(inputs, boards[0]), INVALID if changed is None else describe(changed, boards[1])]
             self.examples.append(wire.SimulationExample(record.id, before.model, after.model, *texts))
 

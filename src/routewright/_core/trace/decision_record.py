@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgspec
 from msgspec import Raw, Struct
 
 from routewright import wire
-from routewright._core.money import budget_nanos
+from routewright.wire.money import NANOS_PER_USD
 
 _WHOLE = ("stop", "tool_calls")
 """Finish reasons of answers that no limit cut."""
@@ -28,6 +30,10 @@ class _Attempt(Struct, array_like=True, gc=False):
     finish_reason: str | None
 
 
+class _Choice(Struct, array_like=True, gc=False):
+    candidates: Raw
+
+
 class _Look(Struct, array_like=True, gc=False):
     hit: bool
 
@@ -44,7 +50,7 @@ class _Line(Struct, array_like=True, gc=False):
     key_id: Raw
     policy_version: Raw
     decision_input: wire.DecisionInput
-    choice: Raw
+    choice: _Choice | None
     selected_model: Raw
     fallback_used: Raw
     cost_nanos: int
@@ -63,6 +69,7 @@ class _Line(Struct, array_like=True, gc=False):
 class _Span(Struct, gc=False):
     type: str
     finish_reason: str | None = None
+    candidates: list[wire.Candidate] = []
 
 
 class _Body(Struct, gc=False):
@@ -81,8 +88,15 @@ class _Body(Struct, gc=False):
     spans: list[_Span] = []
 
 
+_candidates = msgspec.msgpack.Decoder(list[wire.Candidate]).decode
 _line = msgspec.msgpack.Decoder(_Line).decode
 _body = msgspec.json.Decoder(_Body).decode
+
+
+@lru_cache(1_024)
+def _chosen(candidates: bytes) -> wire.Candidate:
+    """The first candidate. Calls of one plan have the same."""
+    return _candidates(candidates)[0]
 
 
 def record_of(body: bytes) -> wire.DecisionRecord:
@@ -92,11 +106,18 @@ def record_of(body: bytes) -> wire.DecisionRecord:
     line = _line(body)
     attempts = line.attempts
     is_whole = len(attempts) == 1 and line.status == "completed" and attempts[0].finish_reason in _WHOLE
-    hit = line.looked is not None and line.looked.hit
     return wire.DecisionRecord(
-        line.id, line.created_at, line.decision_input, hit, line.cost_nanos, line.charged_nanos, line.duration_ms,
-        line.tokens[1] if is_whole else None, line.metadata,
-    )  # fmt: skip
+        line.id,
+        line.created_at,
+        line.decision_input,
+        None if line.choice is None else _chosen(bytes(line.choice.candidates)),
+        line.looked is not None and line.looked.hit,
+        line.cost_nanos,
+        line.charged_nanos,
+        line.duration_ms,
+        line.tokens[1] if is_whole else None,
+        line.metadata,
+    )
 
 
 def record_of_trace(trace: wire.Trace) -> wire.DecisionRecord:
@@ -108,7 +129,14 @@ def _record_of_body(body: _Body) -> wire.DecisionRecord:
     attempts = [span for span in body.spans if span.type == "model"]
     is_whole = len(attempts) == 1 and body.status == "completed" and attempts[0].finish_reason in _WHOLE
     return wire.DecisionRecord(
-        body.id, body.created_at, body.decision_input, body.cache_hit, budget_nanos(body.cost_usd),
-        budget_nanos(body.charged_usd), body.duration_ms, body.tokens.output if is_whole else None,
+        body.id,
+        body.created_at,
+        body.decision_input,
+        next((span.candidates[0] for span in body.spans if span.candidates), None),
+        body.cache_hit,
+        round(body.cost_usd * NANOS_PER_USD),
+        round(body.charged_usd * NANOS_PER_USD),
+        body.duration_ms,
+        body.tokens.output if is_whole else None,
         bytes(body.metadata),
-    )  # fmt: skip
+    )
