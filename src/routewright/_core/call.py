@@ -251,6 +251,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
             policy_class=self.policy_class,
             assignment=self.assignment,
             requested=None if self.applied_policy is None else self.applied_policy.requested,
+            spent=None if self.applied_policy is None else self.applied_policy.spent,
         )
 
     @property

@@ -211,6 +211,8 @@ class AppliedPolicy(NamedTuple):
     requested_models: Sequence[str] | None
     """Ids of the models named by the request itself."""
     requested: wire.Requested = wire.Requested()
+    spent: wire.SpentShares | None = None
+    """What its classes read of the caller's limits."""
 
 
 def apply_policy(request: wire.RouteRequest, snapshot: wire.PolicySnapshot) -> wire.RouteRequest:

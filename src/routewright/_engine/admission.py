@@ -23,11 +23,12 @@ from routewright._core.call import Call
 from routewright._core.idempotency import fingerprint
 from routewright._core.limits import OUTPUT_TOKENS, headers_of
 from routewright._core.permissions import narrow
+from routewright._core.policy import reads_limits
 from routewright._runtime.identity import Ids
 from routewright._runtime.worker import Worker
 from routewright.errors import InternalError, PermissionDenied, RateLimited, RouterError, StorageUnavailable
 from routewright.protocols import Accounts, Clock, ImmediateStorage, Storage
-from routewright.wire import Caller, RunLimit, Scope
+from routewright.wire import Caller, Policy, RunLimit, Scope, SpentShares
 from routewright.wire.problems import did_you_mean, shown
 
 from .context import InsideTool, current_tool, find_tool
@@ -123,10 +124,24 @@ class Admissions:
         deadline = started_at + (request.timeout_ms or self.default_timeout_ms) / 1000
         trace_id = self.ids("tr_")
         at = self.clock.time()
+        rights = caller
         if left is not None and left.key is not None and (left.key.models or left.key.policies):
-            caller = narrow(caller, left.key)
+            rights = narrow(caller, left.key)
         return Admission(
-            self, read, caller, run, left, patient, tokens, trace_id, at, started_at, deadline, self.event_id, tool
+            self,
+            read,
+            caller,
+            rights,
+            run,
+            left,
+            patient,
+            tokens,
+            trace_id,
+            at,
+            started_at,
+            deadline,
+            self.event_id,
+            tool,
         )
 
     async def find_rights(self, read: Read, caller: Caller) -> Caller:
@@ -134,7 +149,12 @@ class Admissions:
         admission = self.begin(read, caller)
         if admission is not None and admission.left is None:
             await self.is_open(admission)
-        return caller if admission is None else admission.caller
+        return caller if admission is None else admission.rights
+
+    def find_spent(self, caller: Caller, policy: Policy) -> SpentShares | None:
+        """What a caller has spent of its limits, if the policy reads that and this process knows."""
+        shares = self.accounts.spent_shares(caller) if reads_limits(policy) else None
+        return SpentShares(**shares) if shares else None
 
     async def is_open(self, admission: Admission) -> bool:
         """Look up an unknown caller. True if nothing limits the call. A caller that had no account before is not held
@@ -214,6 +234,8 @@ class Admission(Struct, eq=False):
     _shared: Admissions
     _read: Read
     caller: Caller
+    rights: Caller
+    """The caller with what its key may use."""
     run: RunLimit | None
     left: wire.Left | None
     """The caller's remaining money as far as this process knows. None: ask the storage."""
@@ -276,7 +298,7 @@ class Admission(Struct, eq=False):
         self.left = left = within_tags(left, self._read.request.metadata)
         self.is_unadmitted = False
         if left.key is not None:
-            self.caller = narrow(self.caller, left.key)
+            self.rights = narrow(self.caller, left.key)
         return left
 
     async def take(self, nanos: int = 0) -> wire.Grant | wire.Replay | wire.Short:
@@ -297,7 +319,7 @@ class Admission(Struct, eq=False):
             self.tags = tags_of(self.left.account, read.request.metadata)
         if self.claim is None and read.request.idempotency_key is not None:
             body = msgspec.to_builtins(read.request) if read.body is None else read.body
-            rights = self.caller.models, self.caller.policies  # other keys of the account may be allowed more
+            rights = self.rights.models, self.rights.policies  # other keys of the account may be allowed more
             path = read.path if rights == (None, None) else f"{read.path} {rights}"
             self.claim = wire.Claim(read.request.idempotency_key, fingerprint("POST", path, body))
         while True:

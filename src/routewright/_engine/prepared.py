@@ -111,7 +111,7 @@ class Prepared:
         try:
             await admission.take()
             self.headers = admission.headers
-            yield admission.caller
+            yield admission.rights
         except RouterError as error:
             admission.annotate(error)
             raise

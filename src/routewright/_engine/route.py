@@ -295,9 +295,10 @@ class Engine:
             policy = find_policy(request.policy_id, policies.by_key)
             if policies.shares and (share := policies.shares.get(policy.id)) is not None:
                 policy, assignment = share.choose(policy, caller.account, request.metadata)
-            if policy.classes:
-                policy, class_name = class_of(policy, request.metadata or {})
-            applied_policy = AppliedPolicy(policy, request.models, requested_of(request, self.defaults))
+            payer = caller if admission is None else admission.caller
+            spent = self.admissions.find_spent(payer, policy.policy) if policy.classes else None
+            policy, class_name = class_of(policy, request.metadata or {}, spent)
+            applied_policy = AppliedPolicy(policy, request.models, requested_of(request, self.defaults), spent)
             request = apply_policy(request, policy)
         asks = None
         is_plain = request.params is None and request.tools is None
@@ -346,8 +347,7 @@ class Engine:
         if policy is not None:
             call.policy = policy
             call.applied_policy = applied_policy
-            if class_name:
-                call.policy_class = class_name
+            call.policy_class = class_name
             if assignment:
                 call.assignment = assignment
         if steps := fleet.workloads.steps:
@@ -416,7 +416,7 @@ class Engine:
         try:
             is_open = admission.left is None and await self.admissions.is_open(admission)
             if call is None:  # what its key may use, and what it has spent, are known now
-                call = self.make_call(read, admission.caller, fleet, admission)
+                call = self.make_call(read, admission.rights, fleet, admission)
             if (tool := admission.tool) is not None:
                 call.tool = tool
                 if tool.scope.room_nanos is not None:

@@ -75,6 +75,7 @@ def input_of_call(call: Call, defaults: Defaults) -> DecisionInput:
         policy_class=call.policy_class,
         assignment=call.assignment,
         requested=None if call.applied_policy is None else call.applied_policy.requested,
+        spent=None if call.applied_policy is None else call.applied_policy.spent,
         **request_fields(request, call.asks, rules, defaults.max_retries),
     )
 
