@@ -154,7 +154,7 @@ class Admissions:
     def find_spent(self, caller: Caller, policy: Policy) -> SpentShares | None:
         """What a caller has spent of its limits, if the policy reads that and this process knows."""
         shares = self.accounts.spent_shares(caller) if reads_limits(policy) else None
-        return SpentShares(**shares) if shares else None
+        return msgspec.convert(shares, SpentShares) if shares else None
 
     async def is_open(self, admission: Admission) -> bool:
         """Look up an unknown caller. True if nothing limits the call. A caller that had no account before is not held
