@@ -42,6 +42,8 @@ def permit(
         request = replace(request, policy_id=name)
     if caller.models is None:
         return request
+    if not models:
+        raise PermissionDenied(f"the API key may use no model but {listed(caller.models)}, and this router has none")
     chain = None if request.fallback is None else request.fallback.models
     named = dict.fromkeys((*(request.models or ()), *(request.prefer or ()), *(chain or ())))
     if outside := [model for model in named if model not in models]:
