@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -19,7 +20,6 @@ from routewright import (
     Model,
     Pricing,
     Router,
-    SqliteStorage,
 )
 from routewright.errors import (
     IdempotencyKeyReused,
@@ -29,6 +29,7 @@ from routewright.errors import (
     ValidationFailed,
 )
 from routewright.protocols import Storage
+from routewright.storage import open_storage
 from routewright.wire import Caller, DecisionInput, Policy, PolicyFallback, UpstreamCall
 
 pytestmark = pytest.mark.anyio
@@ -173,9 +174,12 @@ async def test_a_key_whose_models_are_unknown_calls_none() -> None:
         assert here.router.models(caller=caller) == []
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
-async def test_a_caller_made_by_hand_has_what_its_key_has(kind: str, tmp_path: Any) -> None:
-    async with desk(MemoryStorage() if kind == "memory" else SqliteStorage(tmp_path / "store.db")) as here:
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
+async def test_a_caller_made_by_hand_has_what_its_key_has(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue("postgres") if kind == "postgres" else f"sqlite:///{tmp_path}/store.db"
+    async with desk(MemoryStorage() if kind == "memory" else open_storage(url)) as here:
         new = await here.console.create_key("acme", name="x", models=["tiny/*"])
         caller = Caller("acme", key_id=new.key.id)
         many = await here.router.route_many(["one", "two"], caller=caller, goal="quality")
