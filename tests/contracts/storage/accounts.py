@@ -106,6 +106,7 @@ class AccountsAndKeys(Suite):
     async def test_every_key_comes_back_unchanged_oldest_first(self, storage: Storage) -> None:
         full = make_key(
             id="a", digest="01", environment="sandbox", scopes=("route", "traces:read"), budget_nanos=2**62,
+            models=("openai/*", "a \x00 b"), policies=("support",),
             monthly_nanos=0, limits=RateLimits(concurrency=1), name="it's \0 é 😀",
         )  # fmt: skip
         old = make_key(id="z", digest="02", created_at=A_DAY_BEFORE, name="n" * 200, scopes=())
