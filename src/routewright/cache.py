@@ -270,7 +270,8 @@ class Judge:
         self._spent_usd += left_usd  # reserved, since judgements run side by side
         spent_usd = left_usd
         try:
-            options = {"budget": {"maxCostUsd": left_usd}, "metadata": {"routewright": "cache_judge"}}
+            metadata = {"routewright": "cache_judge"}  # no cache, even if the policy of a key sets one
+            options = {"budget": {"maxCostUsd": left_usd}, "cache": False, "metadata": metadata}
             answer = await self._engine().route(RawRequest(judge_request(question, cached, live), options), caller)
             spent_usd = answer.routing.cost_usd
             return read_judgement(answer.output)
