@@ -5,12 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import json
 from msgspec.structs import replace
 
 from routewright._core.model_selector import ModelIndex
 from routewright._core.policy import check_policy, class_of, resolve, version_write
+from routewright._core.routing.inputs import RULES
+from routewright._core.routing.rebase import rebase
 from routewright.errors import ValidationFailed
 from routewright.wire import (
+    DecisionInput,
     Model,
     Policy,
     PolicyClass,
@@ -19,6 +25,7 @@ from routewright.wire import (
     PolicyWeights,
     PolicyWhen,
     SpentShares,
+    TokenBounds,
 )
 from tests.tables import table
 
@@ -152,6 +159,38 @@ def test_a_class_can_need_metadata_and_a_share() -> None:
     assert class_of(policy, {"tier": "free"}, both)[1] == "tier=free spent_of_day>0.5 spent_of_month<1"
     for metadata, spent in (({}, both), ({"tier": "free"}, SpentShares(day=600_000, month=1_000_000))):
         assert class_of(policy, metadata, spent)[1] == ""
+
+
+SHARES = st.none() | st.sampled_from([0, 500_000, 999_999, 1_000_000, 1_500_000])
+CONDITIONS = st.none() | st.builds(
+    lambda sign, share: sign + share, st.sampled_from("> >= < <=".split()), st.sampled_from(["0", "0.5", "1"])
+)
+WHENS = st.builds(PolicyWhen, spent_of_day=CONDITIONS, spent_of_week=CONDITIONS, spent_of_month=CONDITIONS)
+CLASSES = st.builds(
+    PolicyClass,
+    match=st.none()
+    | st.builds(PolicyMatch, metadata=st.dictionaries(st.sampled_from("ab"), st.booleans(), max_size=2)),
+    when=st.none() | WHENS,
+    goal=st.sampled_from(["cost", "quality"]),
+)
+
+
+@given(
+    st.lists(CLASSES, max_size=4),
+    st.none() | st.builds(SpentShares, day=SHARES, week=SHARES, month=SHARES),
+    st.dictionaries(st.sampled_from("ab"), st.booleans()),
+)
+def test_the_class_is_that_of_the_recorded_facts(
+    classes: list[PolicyClass], spent: SpentShares | None, metadata: dict[str, object]
+) -> None:
+    policy = published(Policy(name="p", classes=classes))
+    rules, name = class_of(policy, metadata, spent)
+    trace = DecisionInput(
+        catalogue="c", health="h", as_of="2026-11-21", tokens=TokenBounds(1, 1, 1), rules=RULES,
+        policy=rules.id, policy_class=name, spent=spent,
+    )  # fmt: skip
+    stored = json.decode(json.encode(trace), type=DecisionInput)
+    assert rebase(stored, rules, policy, metadata) == trace
 
 
 def test_metadata_of_a_class_has_plain_values() -> None:
