@@ -90,11 +90,9 @@ WITH RECURSIVE names(name) AS (
 )
 SELECT name FROM names WHERE name IS NOT NULL
 """
-_VERSIONS = f"""
-SELECT content, label, created_at, setting.body
-FROM policy_version LEFT JOIN setting ON setting.name = '{TEXT}' || content WHERE"""
-_BY_CONTENT = f"{_VERSIONS} content IN ({{}})"
-_BY_NAME = f"{_VERSIONS} policy_version.name = ?"
+_BY_CONTENT = "SELECT content, label, created_at FROM policy_version WHERE content IN ({})"
+_BY_NAME = "SELECT content, label, created_at FROM policy_version WHERE name = ?"
+_TEXTS = "SELECT name, body FROM setting WHERE name IN ({})"
 _SETTING = "SELECT body FROM setting WHERE name = ?"
 _LEARNED = "SELECT body FROM learned WHERE fleet = ? AND epoch >= ? ORDER BY model"
 BY_DIGEST = "SELECT body FROM key WHERE digest = ?"
@@ -220,7 +218,8 @@ def read_versions(connection: Statements, query: wire.PolicyVersions) -> list[wi
         rows = select_rows(connection, _BY_CONTENT, query.contents)
     else:
         rows = connection.execute(_BY_NAME, (query.name,)).fetchall()
-    versions = [wire.PolicyVersion(*row) if body is None else _version(body) for *row, body in rows]
+    texts = dict(select_rows(connection, _TEXTS, [TEXT + content for content, *_ in rows]))  # PostgreSQL joins slowly
+    versions = [_version(texts[TEXT + row[0]]) if TEXT + row[0] in texts else wire.PolicyVersion(*row) for row in rows]
     return versions if query.name is None else sorted(versions, key=in_order, reverse=True)
 
 
