@@ -39,7 +39,8 @@ CORE_ORDER = (
     "write_batch guardrails/detectors guardrails/custom guardrails/texts request/read catalogue/models model_selector "
     "routing/request_options routing/pool routing/forecast attempts/statistics attempts/health policy permissions "
     "routing/inputs routing/rebase routing/constraints prompt_caches routing/scoring publication routing/plan "
-    "routing/order routing/board routing/budget routing/refusal routing/decide routing/decision routing/what_if "
+    "routing/order routing/board routing/budget routing/refusal routing/decide routing/decision routing/shadow "
+    "routing/what_if "
     "idempotency cache/request_key cache/comparators cache/question cache/calibration cache/guards attempts/faults "
     "attempts/timeouts attempts/retry attempts/breaker alerts outage attempts/journal webhooks/signature "
     "agent/calculator agent/request agent/machine limits guardrails/screen policy_table guardrails/capture "
@@ -51,7 +52,8 @@ CORE_ORDER = (
 ).split()
 ENGINE_ORDER = (
     "context request_input storage retention webhooks capture counting answer "
-    "hooks prompt_caches shared_limits declarations outages fleet trace_writer readiness trace_log admission decide "
+    "hooks prompt_caches shared_limits declarations outages fleet trace_writer readiness policies "
+    "trace_log admission decide "
     "discovery guardrails calibration part cache tool_calls classify provider_exchange execute hedge route many steps "
     "stream prepared checkpoints turns agent"
 ).split()

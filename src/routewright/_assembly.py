@@ -35,8 +35,9 @@ from ._engine.declarations import overlay_providers
 from ._engine.discovery import ALONE_S, FIRST_S, Discovery
 from ._engine.fleet import Fleet
 from ._engine.hooks import Hooks
+from ._engine.policies import Refresh, StoredPolicies, watch_storage
 from ._engine.prompt_caches import Warmth
-from ._engine.readiness import PolicyNames, Readiness
+from ._engine.readiness import Readiness
 from ._engine.retention import sweep
 from ._engine.route import Engine, Options
 from ._engine.shared_limits import SharedLimits, Sharing
@@ -128,7 +129,10 @@ class Parts:
         self.catalogue = Catalogue() if catalogue is None else catalogue
         self.storage: protocols.Storage = MemoryStorage(clock=settings.clock) if storage is None else storage
         self.worker = Worker(settings.clock)
-        self._versions = PolicyNames(self.storage, self.worker, settings.clock, weakref.WeakMethod(self.name_policies))
+        self._is_shared = storage is not None
+        """True: others may publish policies in the storage."""
+        owner = "code" if self._policy_file is None else f"file {self._policy_file.path.absolute()}"
+        self._stored = StoredPolicies(self.storage, settings.clock, owner if self._is_shared else None)
         self.ids = Ids(settings.clock, settings.rng)
         self.resolve: Callable[[wire.Caller], wire.Caller] = lru_cache(CALLERS)(partial(_resolve, environment))
         """Check a caller; a sandbox Router puts every caller in the sandbox."""
@@ -173,11 +177,11 @@ class Parts:
         """The pipeline, from its first use until the Router is closed."""
         self._closed = False
         self._freed = Signal()
-        if self._policy_file is not None:
+        if self._policy_file is not None or self._is_shared:
             self.worker.renewals.add(self)
 
     def renew(self) -> None:
-        """Start as at first use: a forked child does not watch the policy file yet."""
+        """Start as at first use: a forked child does not watch the policies yet."""
         self.running = None
 
     @property
@@ -290,6 +294,8 @@ class Parts:
         outages = {"storage": self._log.writer.outage}
         for fleet in fleets:
             outages |= {CIRCUIT + name: outage for name, outage in [*fleet.outages.parts.items()]}
+        outages["policies"] = self._stored.outage
+        outages |= {f"policy {label}": outage for label, outage in self._stored.refused.items()}
         if self._discovery is not None:
             outages |= {f"models of {name}": outage for name, outage in self._discovery.outages.items()}
         if isinstance(limits, SharedLimits):
@@ -548,6 +554,9 @@ class Parts:
         if self._policy_file is not None:
             reload: weakref.WeakMethod[Reload] = weakref.WeakMethod(self.reload_policies)
             self.worker.start_daemon(watch, self._policy_file, reload, settings.clock)
+        if self._is_shared:
+            refresh: weakref.WeakMethod[Refresh] = weakref.WeakMethod(self._refresh_policies)
+            self.worker.start_daemon(watch_storage, refresh, settings.clock)
         if self._coordination is not None:
             hear: weakref.WeakMethod[Hear] = weakref.WeakMethod(self._hear_circuit)
             self.worker.start_daemon(listen, self._coordination, hear, settings.clock)
@@ -612,11 +621,12 @@ class Parts:
 
     def _draw_policies(self, policies: Sequence[wire.Policy], fleet: Fleet | None = None) -> PolicyTable:
         fleet = self._ensure_fleet(self.environment) if fleet is None else fleet
-        drawn_policies = resolve(policies, ModelIndex(fleet.pool.models, fleet.aliases))
-        versions = self._versions.of([version_write(policy, fleet.today()) for policy in drawn_policies])
+        index = ModelIndex(fleet.pool.models, fleet.aliases)
+        drawn_policies = resolve(policies, index)
+        versions = self._stored.load([version_write(policy, fleet.today()) for policy in drawn_policies])
         self._published = [*map(with_version, drawn_policies, versions)]
         self._in_force = policies
-        return PolicyTable(self._published)
+        return self._stored.table(self._published, index)
 
     @property
     def discovery(self) -> Discovery:
@@ -658,23 +668,19 @@ class Parts:
             engine.log.announce(find_changes(before, self._published), self.environment)
         return True
 
-    async def name_policies(self) -> bool:
-        """Replace provisional policy versions by the storage's. False: try again later."""
-        unnamed = self._versions.provisional
+    async def _refresh_policies(self) -> None:
+        """Put in force what the storage publishes now, and replace provisional versions by its own."""
+        unnamed = self._stored.provisional
         engine = self.running
-        if not unnamed:
-            return True
-        try:
-            versions = await self._versions.ask(unnamed)
-        except RouterError:
-            return False
+        versions = await self._stored.refresh()
+        fleet = self._fleets.get(self.environment)
+        if engine is None or fleet is None or versions is None:
+            return
         with self._reloading.lock:
-            if engine is None or unnamed is not self._versions.provisional:
-                return False
-            self._published = [*map(with_version, self._published, versions)]
-            self._versions.provisional = []
-            engine.policy_table = PolicyTable(self._published)
-        return True
+            if unnamed and unnamed is self._stored.provisional:  # else they were reloaded meanwhile
+                self._published = [*map(with_version, self._published, versions)]
+                self._stored.provisional = ()
+            engine.policy_table = self._stored.table(self._published, ModelIndex(fleet.pool.models, fleet.aliases))
 
 
 def _join(names: Sequence[str]) -> str:

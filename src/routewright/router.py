@@ -441,10 +441,11 @@ class Router:
         return [snapshot.policy for snapshot in policies if permits(self._as(caller), snapshot)]
 
     def reload_policies(self, policies: Sequence[Policy] | None = None) -> list[PolicyChanged]:
-        """Replace all policies at once; without an argument by those now in the ``PolicyFile``. Running requests keep
-        theirs.
+        """Replace all policies of this Router at once; without an argument by those now in the ``PolicyFile``. Running
+        requests keep theirs; policies that the storage publishes stay.
 
-        Raises ``ValidationFailed`` if one is invalid; the old policies then stay."""
+        Raises ``ValidationFailed`` if one is invalid, or its name is published in the storage; the old policies then
+        stay."""
         return self._parts.reload_policies(policies)
 
     async def feedback(

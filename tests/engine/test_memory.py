@@ -38,12 +38,14 @@ async def serve(house: House, chance: Random) -> None:
 
 
 async def test_memory_and_tasks_are_flat_over_calls_that_fail_and_are_cancelled(full: bool) -> None:
-    chance, tasks, blocks = Random(5), asyncio.all_tasks(), list[int]()
+    chance, blocks = Random(5), list[int]()
 
     def answer(_: UpstreamCall) -> Turn:
         return ANSWER if chance.random() < 0.7 else said(Delta("an"), ProviderFault(chance.choice(FAULTS)))
 
     house = House(answer, answer, storage=MemoryStorage(newest=50))
+    await serve(house, chance)
+    tasks = asyncio.all_tasks()  # with the one that watches the storage
     for _ in range(WARM_UP + (5_000 if full else 12)):
         await serve(house, chance)
         await house.clock.sleep(1.0)

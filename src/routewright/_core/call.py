@@ -6,6 +6,7 @@ content is captured."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 from msgspec import Raw, Struct, json, msgpack
@@ -27,12 +28,13 @@ from .limits import usage_of
 from .money import usd
 from .policy import AppliedPolicy
 from .prompt_caches import Warm
-from .routing.board import Board
+from .routing.board import Board, Boards
 from .routing.budget import UNLIMITED, Amount, Room, least_room, room_of, worst_of_call
 from .routing.decide import Choice, find_passed
 from .routing.decision import Decision
 from .routing.plan import ID, Plan
 from .routing.request_options import Requirements
+from .routing.shadow import Shadow
 from .trace.spans import AttemptLine, CallLine, ChoiceLine, Flag, LookLine, MoveLine, spans_of, trace_of
 
 decode_object = json.Decoder(wire.JsonObject).decode
@@ -47,6 +49,9 @@ class Serving(Protocol):
     @property
     def candidates(self) -> bytes:
         """Digest of the served models and their providers."""
+
+    def boards_on(self, day: str) -> Boards:
+        """The boards at the prices of a day."""
 
     def count_end(self, account: tuple[str, str], *, error: bool) -> wire.ErrorBurst | None:
         """Count a finished call of an account and environment. Returns an error burst when one begins."""
@@ -88,8 +93,8 @@ class _Rare(Rare):
     """Digest that decides if a share of its policy serves it. Empty: no share runs, or it has no value to go by."""
     passed_by: str | None = None
     """The model that it would have called first if its circuit were closed. Set at the end."""
-    shadow: wire.ShadowDecision | None = None
-    """What the shadow of its policy decided."""
+    beside: Shadow | None = None
+    """The shadow of its policy. Set at the end."""
     looked: LookLine | None = None
     metadata_json: bytes | None = None
     """Encoded at the start, because callers may change their object."""
@@ -259,6 +264,11 @@ class Call(_Rare, Struct, dict=True, eq=False):
         """The decision, if one was made."""
         return None if self.plan is None else Decision(self.plan, self.decision_input, None)
 
+    @cached_property
+    def shadow(self) -> wire.ShadowDecision | None:
+        """What the shadow of its policy decides. Computed for its trace, once it has ended."""
+        return None if self.beside is None else self.beside.decide(self.decision_input, self.policy, self.metadata)
+
     @property
     def created(self) -> str:
         """Time of the call, RFC 3339."""
@@ -343,6 +353,8 @@ class Call(_Rare, Struct, dict=True, eq=False):
                 self.passed_by = find_passed(plan, self.decision_input, board)
             if self.attempts[0].past_circuit:
                 self.passed_by = self.passed_by or plan.legs[0].id
+        if plan is not None and self.applied_policy is not None and self.applied_policy.shadow is not None:
+            self.beside = Shadow(self.applied_policy.shadow, self.fleet.boards_on(self.as_of), board.forecast.health)
         snapshots = board.snapshots if self.policy is None else (*board.snapshots, self.policy)
         outcome = Outcome(board, self.request.budget, snapshots)
         if served is not None:

@@ -213,6 +213,8 @@ class AppliedPolicy(NamedTuple):
     requested: wire.Requested = wire.Requested()
     spent: wire.SpentShares | None = None
     """What its classes read of the caller's limits."""
+    shadow: wire.PolicySnapshot | None = None
+    """The policy that decides beside it."""
 
 
 def apply_policy(request: wire.RouteRequest, snapshot: wire.PolicySnapshot) -> wire.RouteRequest:

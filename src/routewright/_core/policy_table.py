@@ -8,10 +8,13 @@ from typing import NamedTuple
 
 from msgspec import json
 
-from routewright.wire import PolicySnapshot
+from routewright.errors import ValidationFailed
+from routewright.wire import PolicyRecord, PolicySnapshot, PolicyVersion
+from routewright.wire.json_scan import quoted
 
 from .guardrails.screen import guardrails_of
-from .policy import by_key
+from .model_selector import ModelIndex
+from .policy import by_key, check_apart, find_policy, resolve, with_version
 
 _DIGEST_BITS = 64
 
@@ -56,15 +59,76 @@ class PolicyTable:
         self.shares = {self.by_key[name].id: share for name, share in (shares or {}).items()}
         """By the snapshot id of the version that serves the rest."""
         self.versions = (*policies, *(share.snapshot for share in self.shares.values()))
-        self._drafts = drafts or {}
+        self.drafts = drafts or {}
         snapshots = (snapshot for version in self.versions for snapshot in (version, *version.classes))
         self.guardrails = {
             snapshot.id: guardrails_of(snapshot.policy) for snapshot in snapshots if snapshot.policy.guardrails
         }
         """Compiled, by snapshot id."""
 
+    def choose(self, key: str, account: str, metadata: Mapping[str, object] | None) -> tuple[PolicySnapshot, str]:
+        """The version of a policy, by name or id, for a caller's request, and its assignment (``Share.choose``). Raises
+        ``ValidationFailed``."""
+        policy = find_policy(key, self.by_key)
+        if self.shares and (share := self.shares.get(policy.id)) is not None:
+            return share.choose(policy, account, metadata)
+        return policy, ""
+
     def shadow(self, policy: PolicySnapshot) -> PolicySnapshot | None:
         """The policy's shadow: the draft of that name, else the policy. None: there is no such, or it is the same."""
         name = policy.policy.shadow or ""
-        shadow = self._drafts.get(name) or self.by_key.get(name)
+        shadow = self.drafts.get(name) or self.by_key.get(name)
         return None if shadow is None or shadow.version == policy.version else shadow
+
+
+class Publications(NamedTuple):
+    """What a storage publishes."""
+
+    records: Sequence[PolicyRecord] = ()
+    versions: Mapping[str, PolicyVersion] = {}
+    """Versions that the records name, by content."""
+
+
+def compile_table(
+    own: Sequence[PolicySnapshot], publications: Publications, index: ModelIndex
+) -> tuple[PolicyTable, dict[str, str]]:
+    """The table of a Router's ``own`` policies and the published ones; and by version, why it cannot use some of these
+    with its models. The newest previous version that it can use stays in force for them."""
+    policies = [*own]
+    shares: dict[str, Share] = {}
+    drafts: dict[str, PolicySnapshot] = {}
+    problems: dict[str, str] = {}
+
+    def draw(version: PolicyVersion | None) -> PolicySnapshot | None:
+        if version is None or version.policy is None:
+            return None
+        policy = version.policy
+        try:
+            check_apart([*(other.policy for other in policies if other.policy.name != policy.name), policy])
+            (snapshot,) = resolve([policy], index)
+        except ValidationFailed as error:
+            problems[version.label] = str(error)
+            return None
+        return with_version(snapshot, version)
+
+    own_names = {snapshot.policy.name for snapshot in own}
+    versions = publications.versions
+    for record in publications.records:
+        if record.content is None or record.name in own_names:
+            continue
+        for content in (record.content, *reversed(record.previous)):
+            if (main := draw(versions.get(content))) is not None:
+                policies.append(main)
+                if record.share is not None and (snapshot := draw(versions.get(record.share.content))) is not None:
+                    shares[record.name] = Share(snapshot, record.share.fraction, record.share.by)
+                break
+    shadows = {snapshot.policy.shadow for snapshot in (*policies, *(share.snapshot for share in shares.values()))}
+    for record in publications.records:
+        if record.draft is not None and record.name in shadows:
+            draft = draw(PolicyVersion("", record.name, record.drafted_at or record.changed_at, record.draft))
+            if draft is not None:
+                drafts[record.name] = draft
+    table = PolicyTable(policies, shares, drafts)
+    for name in shadows - {None} - table.by_key.keys() - drafts.keys() - problems.keys():
+        problems[f"shadow {quoted(name or '')}"] = "there is no draft or policy of this name"
+    return table, problems

@@ -1,23 +1,18 @@
-"""Readiness probes of the storage, and policy versions, which all processes of a store share."""
+"""Readiness probes of the storage."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from math import inf
-from typing import Any
-from weakref import WeakMethod
 
 from routewright import wire
-from routewright._core.policy import Versions, own_version
-from routewright._runtime.loop import at_once, in_new_loop
 from routewright._runtime.worker import Detached, Worker
-from routewright.errors import InternalError, RouterError, StorageUnavailable, UnsupportedWrite
+from routewright.errors import RouterError, UnsupportedWrite
 from routewright.protocols import Clock, Storage
 
-from .storage import GuardedStorage, storage_faults
+from .storage import storage_faults
 from .trace_writer import TraceWriter
 
 LEFT_S = 10.0
@@ -91,85 +86,3 @@ async def _fault(done: str, ask: Callable[[], Awaitable[object]]) -> str | None:
     except RouterError as error:  # the message is not for outsiders
         return f"the storage cannot be {done}: {error.code}"
     return None
-
-
-ASK_S = 1.0
-"""How long a Router's first use, or a reload of policies, waits for the storage."""
-RETRY_S = 5.0
-Retry = Callable[[], Coroutine[Any, Any, bool]]
-
-_log = logging.getLogger(__name__)
-
-
-class PolicyNames:
-    """The versions of one Router's policies. ``retry`` asks for the ``provisional`` ones again; False: try later."""
-
-    def __init__(self, storage: Storage, worker: Worker, clock: Clock, retry: WeakMethod[Retry]) -> None:
-        self._storage = GuardedStorage(storage)
-        self._worker = worker
-        self._clock = clock
-        self._retry = retry
-        self._own: Versions | None = None
-        """Versions made here, for a storage that keeps none."""
-        self.provisional: list[wire.PutPolicyVersion] = []
-        """Policies with provisional versions of this process, because the storage was unavailable."""
-
-    def of(self, writes: list[wire.PutPolicyVersion]) -> list[wire.PolicyVersion]:
-        are_retried = bool(self.provisional)
-        self.provisional = []
-        if not writes:
-            return []
-        try:
-            if self._own is None:
-                return self._ask_now(writes)
-        except UnsupportedWrite:
-            self._own = Versions()
-        except RouterError as error:
-            _log.warning("policies have provisional versions until the storage is available: %s", error)
-            self.provisional = writes
-            if not are_retried:
-                self._worker.start_daemon(_retry_until_done, self._retry, self._clock)
-            return [*map(own_version, writes)]
-        return [self._own.put(write)[0] for write in writes]
-
-    async def ask(self, writes: Sequence[wire.PutPolicyVersion]) -> list[wire.PolicyVersion]:
-        storage = self._storage
-        query = wire.PolicyVersions(tuple(version.content for version in writes))
-        versions: dict[str, wire.PolicyVersion] = {
-            version.content: version for version in await storage.read(wire.SYSTEM_ACCOUNT, query)
-        }
-        new = [version for version in writes if version.content not in versions]
-        if new:
-            await storage.apply(wire.SYSTEM_ACCOUNT, new)
-            versions = {version.content: version for version in await storage.read(wire.SYSTEM_ACCOUNT, query)}
-        if len(versions) < len(query.contents):
-            raise InternalError("the storage did not keep the policy versions that were written")
-        return [versions[content] for content in query.contents]
-
-    def _ask_now(self, writes: Sequence[wire.PutPolicyVersion]) -> list[wire.PolicyVersion]:
-        """``ask`` for plain code. In a new loop, since this thread may be the worker's."""
-        if self._storage.is_immediate or self._clock.virtual:
-            try:
-                return at_once(self.ask(writes))
-            except RuntimeError as error:
-                raise StorageUnavailable("the storage waits, but virtual time stands still in plain code") from error
-
-        async def ask_in_time() -> list[wire.PolicyVersion]:
-            with self._clock.deadline(self._clock.monotonic() + ASK_S):
-                return await self.ask(writes)
-            raise StorageUnavailable(f"the storage did not answer within {ASK_S:g} s")
-
-        try:
-            return in_new_loop(ask_in_time, ASK_S + 1.0)
-        except TimeoutError as error:
-            raise StorageUnavailable(f"the storage blocked its event loop for {ASK_S + 1.0:g} s") from error
-
-
-async def _retry_until_done(retry: WeakMethod[Retry], clock: Clock) -> None:
-    """Ask again until the storage has answered, or the Router is gone."""
-    while True:
-        await clock.sleep(RETRY_S)
-        ask = retry()
-        if ask is None or await ask():
-            return
-        del ask

@@ -28,7 +28,7 @@ from routewright._core.guardrails.screen import RequestGate, at_stage, guardrail
 from routewright._core.guardrails.texts import PIECE_CHARS
 from routewright._core.outcome import raise_failure
 from routewright._core.permissions import permit
-from routewright._core.policy import AppliedPolicy, apply_policy, class_of, find_policy, name_of
+from routewright._core.policy import AppliedPolicy, apply_policy, class_of, name_of
 from routewright._core.policy_table import PolicyTable
 from routewright._core.prompt_caches import LEAST_TOKENS
 from routewright._core.request.read import STREAMED
@@ -292,13 +292,13 @@ class Engine:
         if caller.models or caller.policies:
             request = permit(request, caller, fleet.select(caller.models or ()), policies.by_key)
         if request.policy_id is not None:
-            policy = find_policy(request.policy_id, policies.by_key)
-            if policies.shares and (share := policies.shares.get(policy.id)) is not None:
-                policy, assignment = share.choose(policy, caller.account, request.metadata)
+            policy, assignment = policies.choose(request.policy_id, caller.account, request.metadata)
             payer = caller if admission is None else admission.caller
             spent = self.admissions.find_spent(payer, policy.policy) if policy.classes else None
+            shadow = policies.shadow(policy)
             policy, class_name = class_of(policy, request.metadata or {}, spent)
-            applied_policy = AppliedPolicy(policy, request.models, requested_of(request, self.defaults), spent)
+            requested = requested_of(request, self.defaults)
+            applied_policy = AppliedPolicy(policy, request.models, requested, spent, shadow)
             request = apply_policy(request, policy)
         asks = None
         is_plain = request.params is None and request.tools is None

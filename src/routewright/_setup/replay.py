@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from typing import TypeVar
 
-from msgspec.structs import replace
-
 from routewright._core.policy import AppliedPolicy
 from routewright._core.routing.board import MOST_BOARDS, Board, Boards
-from routewright._core.routing.constraints import CountTokens
-from routewright._core.routing.decision import Decision, decision_of
+from routewright._core.routing.decision import Decision, replay
 from routewright._core.routing.inputs import RULES
 from routewright._core.routing.pool import Pool
 from routewright._core.routing.request_options import request_options_of
@@ -48,11 +44,7 @@ class Replays:
         # Tests: test_a_trace_replays_to_the_same_decision_after_health_changed, test_old_decisions_replay_bit_for_bit,
         # test_a_decision_whose_snapshots_are_gone_cannot_be_replayed.
         self.applied_policy(decision_input)
-        board = self.board(decision_input)
-        with suppress(CountTokens):
-            return decision_of(decision_input, board)
-        # older versions refused without exact counts; there is no text to count now
-        return decision_of(replace(decision_input, tokens=replace(decision_input.tokens, counted=True)), board)
+        return replay(decision_input, self.board(decision_input))
 
     def board(self, decision_input: DecisionInput) -> Board:
         """The board that an input was decided on. Raises ``NotFound``."""

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 import numpy as np
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from routewright._core.money import usd
 from routewright.wire import Candidate, Decided, DecisionInput, Reason, Rejection
@@ -18,7 +18,7 @@ from routewright.wire.plain import PlainData, preformatted
 
 from .board import Board
 from .budget import own_room, plan_output
-from .constraints import PASSES, REASONS, FitCheck, count_reasons, find_first_failures, name_reasons
+from .constraints import PASSES, REASONS, CountTokens, FitCheck, count_reasons, find_first_failures, name_reasons
 from .decide import decide, walk
 from .logarithms import IntArray
 from .plan import OutputPlan, Plan
@@ -38,6 +38,15 @@ _CIRCUIT_OPEN = REASONS.index(Reason.CIRCUIT_OPEN)
 def decision_of(inputs: DecisionInput, board: Board) -> Decision:
     """Decide one input. Raises ``NoCandidates`` if no model fits, ``CountTokens`` if the token bounds leave it open."""
     return Decision(decide(inputs, board), inputs, board)
+
+
+def replay(inputs: DecisionInput, board: Board) -> Decision:
+    """Decide a stored input, whose text cannot be counted any more. Raises ``NoCandidates``."""
+    try:
+        return decision_of(inputs, board)
+    except CountTokens:
+        counted = replace(inputs, tokens=replace(inputs.tokens, counted=True))
+    return decision_of(counted, board)
 
 
 class Decision(PlainData):

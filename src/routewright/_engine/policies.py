@@ -1,0 +1,183 @@
+"""Policies in the storage of a Router: versions of its own policies, and those that are published there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
+from weakref import WeakMethod
+
+from routewright import wire
+from routewright._core.model_selector import ModelIndex
+from routewright._core.outage import Outage
+from routewright._core.policy import Versions, own_version
+from routewright._core.policy_table import PolicyTable, Publications, compile_table
+from routewright._core.publication import claim_names
+from routewright._runtime.loop import at_once, in_new_loop
+from routewright.errors import InternalError, RouterError, StorageUnavailable, UnsupportedWrite, ValidationFailed
+from routewright.protocols import Clock, LocalStorage, Storage
+from routewright.wire.json_scan import quoted
+from routewright.wire.timestamps import timestamp
+
+from .storage import GuardedStorage, unhindered
+
+ASK_S = 1.0
+"""How long a Router's first use, or a reload of policies, waits for the storage."""
+EVERY_S = 2.0
+"""How often publications are read. They are in force everywhere in under five seconds."""
+T = TypeVar("T")
+Refresh = Callable[[], Coroutine[object, object, None]]
+
+_log = logging.getLogger(__name__)
+
+
+class StoredPolicies:
+    """Names, versions and publications of policies, which all processes of a store share."""
+
+    def __init__(self, storage: Storage, clock: Clock, owner: str | None) -> None:
+        """``owner`` of the Router's own policies: ``code`` or ``file <path>``. None: nobody else uses the storage."""
+        self._storage = GuardedStorage(storage)
+        self._path = storage.path if isinstance(storage, LocalStorage) else None
+        self._clock = clock
+        self._owner = owner
+        self._own: Versions | None = None
+        """Versions made here, for a storage that keeps none."""
+        self._publications = Publications()
+        self.provisional: Sequence[wire.PutPolicyVersion] = ()
+        """Policies with provisional versions of this process, because the storage was unavailable."""
+        self.outage = Outage(_log.warning, "the policies of the storage are in force again")
+        self.refused: dict[str, Outage] = {}
+        """Policies of the storage that cannot be used with this Router's models, by version."""
+
+    def load(self, writes: list[wire.PutPolicyVersion]) -> list[wire.PolicyVersion]:
+        """Claim the names of the Router's own policies, read the storage's, and return the versions of the own ones.
+        Blocks for at most two seconds. Raises ``ValidationFailed`` for a name that the storage publishes."""
+        self.provisional = ()
+        if not writes and self._owner is None:
+            return []
+        try:
+            ask = partial(self._ask, writes, is_claiming=True)
+            versions = self._ask_now(lambda: unhindered(ask, "the owner of the policies"))
+        except ValidationFailed:
+            raise
+        except RouterError as error:
+            self._fail(error, writes)
+            self.provisional = writes
+            return [*map(own_version, writes)]
+        self.outage.end(self._clock.monotonic())
+        return versions
+
+    async def refresh(self) -> list[wire.PolicyVersion] | None:
+        """Read the storage again. Returns the versions of the provisional policies, if any; None: nothing changed."""
+        before = self._publications
+        unnamed = self.provisional
+        try:
+            ask = partial(self._ask, unnamed, is_claiming=bool(unnamed))
+            versions = await self._in_time(lambda: unhindered(ask, "the owner of the policies"))
+        except RouterError as error:
+            self._fail(error, unnamed)
+            return None
+        self.outage.end(self._clock.monotonic())
+        return versions if unnamed or self._publications is not before else None
+
+    def _fail(self, error: RouterError, unnamed: Collection[object]) -> None:
+        effect = "policies have provisional versions" if unnamed else "policies of the storage are as they were read"
+        self.outage.begin(self._clock.monotonic(), f"{effect} until the storage is available: {error}")
+
+    async def _ask(self, writes: Sequence[wire.PutPolicyVersion], *, is_claiming: bool) -> list[wire.PolicyVersion]:
+        """Read what is published, and the versions of the Router's own policies; new ones are written in one batch with
+        the claims on their names."""
+        if not writes and self._path is not None and not self._path.exists():  # a decision does not create the file
+            return []
+        claims: Sequence[wire.Write] = ()
+        if self._owner is not None:
+            with suppress(UnsupportedWrite):  # of a custom storage
+                records = await self._storage.read(wire.SYSTEM_ACCOUNT, wire.PolicyRecords())
+                if is_claiming:
+                    claims = self._claim(self._owner, [write.name for write in writes], records)
+                if records != self._publications.records:
+                    await self._read_versions(records)
+        if self._own is None:
+            with suppress(UnsupportedWrite):
+                return await self._versions_of(writes, claims)
+            self._own = Versions()
+        return [self._own.put(write)[0] for write in writes]
+
+    def _claim(
+        self, owner: str, names: Collection[str], records: Sequence[wire.PolicyRecord]
+    ) -> list[wire.PutPolicyRecord]:
+        claim = claim_names(owner, names, records, timestamp(self._clock.time()))
+        for record in claim.conflicts:
+            problem = f"{quoted(record.name)} is published in the storage"
+            hint = "retire it there (routewright policies retire), or take another name here"
+            raise ValidationFailed.at(f"policies[{quoted(record.name)}]", problem, hint)
+        return claim.writes
+
+    async def _read_versions(self, records: Sequence[wire.PolicyRecord]) -> None:
+        """Read the versions that changed records name."""
+        contents = {record.content for record in records} | {record.share.content for record in records if record.share}
+        contents |= {content for record in records for content in record.previous[-1:]}
+        known = self._publications.versions
+        query = wire.PolicyVersions(tuple(content for content in contents if content and content not in known))
+        new = await self._storage.read(wire.SYSTEM_ACCOUNT, query)
+        named = contents.union(*(record.previous for record in records))
+        versions = {content: version for content, version in known.items() if content in named}
+        self._publications = Publications(records, versions | {version.content: version for version in new})
+
+    async def _versions_of(
+        self, writes: Sequence[wire.PutPolicyVersion], claims: Sequence[wire.Write]
+    ) -> list[wire.PolicyVersion]:
+        if not writes and not claims:
+            return []
+        storage = self._storage
+        query = wire.PolicyVersions(tuple(version.content for version in writes))
+        versions: dict[str, wire.PolicyVersion] = {
+            version.content: version for version in await storage.read(wire.SYSTEM_ACCOUNT, query)
+        }
+        new = [version for version in writes if version.content not in versions]
+        if new or claims:
+            await storage.apply(wire.SYSTEM_ACCOUNT, [*claims, *new])
+            versions = {version.content: version for version in await storage.read(wire.SYSTEM_ACCOUNT, query)}
+        if len(versions) < len(query.contents):
+            raise InternalError("the storage did not keep the policy versions that were written")
+        return [versions[content] for content in query.contents]
+
+    def table(self, own: Sequence[wire.PolicySnapshot], index: ModelIndex) -> PolicyTable:
+        """The Router's own policies together with the published ones. Logs which of these it cannot use, and why."""
+        table, problems = compile_table(own, self._publications, index)
+        known = self.refused
+        self.refused = {}
+        for label, problem in problems.items():
+            self.refused[label] = known.get(label) or Outage(_log.warning, "")
+            self.refused[label].begin(self._clock.monotonic(), f"{label} is not used: {problem}")
+        return table
+
+    async def _in_time(self, ask: Callable[[], Coroutine[object, object, T]]) -> T:
+        with self._clock.deadline(self._clock.monotonic() + ASK_S):
+            return await ask()
+        raise StorageUnavailable(f"the storage did not answer within {ASK_S:g} s")
+
+    def _ask_now(self, ask: Callable[[], Coroutine[object, object, T]]) -> T:
+        """``_in_time`` for plain code. In a new loop, since this thread may be the worker's."""
+        if self._storage.is_immediate or self._clock.virtual:
+            try:
+                return at_once(ask())
+            except RuntimeError as error:
+                raise StorageUnavailable("the storage waits, but virtual time stands still in plain code") from error
+        try:
+            return in_new_loop(partial(self._in_time, ask), ASK_S + 1.0)
+        except TimeoutError as error:
+            raise StorageUnavailable(f"the storage blocked its event loop for {ASK_S + 1.0:g} s") from error
+
+
+async def watch_storage(refresh: WeakMethod[Refresh], clock: Clock) -> None:
+    """Keep a Router's policies as its storage publishes them, as long as it lives."""
+    while True:
+        await clock.sleep(EVERY_S)
+        refresh_now = refresh()
+        if refresh_now is None:
+            return
+        await refresh_now()
+        del refresh_now
