@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,7 @@ def test_a_report_shows_figures_with_intervals_and_what_changes(capsys: Capture)
         "desk, draft: 1,200 requests since 2026-11-15 12:00:00Z",
         "rerouted 300 (25.0%)",
         "actual cost $9.87",
-        "skipped 3: their decisions cannot be repeated",
+        "not repeatable 3",
         "expected cost $10 ($9.5 to $10.5) $10.2 ($9.6 to $10.9) +2.0% (-1.0% to +6.0%)",
         "expected latency 900 ms (880 ms to 920 ms) 1.2 s (1.1 s to 1.3 s) +33.0% (+20.0% to +40.0%)",
         f"{BIG} {SMALL} 295",
@@ -155,7 +156,7 @@ def test_a_report_shows_figures_with_intervals_and_what_changes(capsys: Capture)
         f"{OTHER} has no outcome on such requests: its figures are an expectation",
         "acme day 2026-11-20 $5 $6.5 12",
         "acme 100 $1 $1.5",
-        "40 requests do not say what share of its limits the caller had spent: rules with 'when' did not apply to them",
+        "unknown share of limits 40",
         f"tr_1: {BIG} -> refused",
         "before: goal=cost: the big one",
         "after: no model fits",
@@ -185,8 +186,8 @@ def test_a_draft_is_a_name_a_version_or_a_policy_of_a_file(capsys: Capture, simu
         ("latency<-10%", ""),
         ("latency>+30%", "latency>+30% fails: latency +33.0%, 95% interval +20.0% to +40.0%"),
         ("refusals>1%", ""),
-        ("refusals>0.5%", "refusals>+0.5% fails: refusals +0.4%, 95% interval +0.2% to +1.0%"),
-        ("rerouted>20%", "rerouted>+20% fails: rerouted +25.0%, 95% interval +22.6% to +27.5%"),
+        ("refusals>0.5%", "refusals>0.5% fails: refusals +0.4%, 95% interval +0.2% to +1.0%"),
+        ("rerouted>20%", "rerouted>20% fails: rerouted +25.0%, 95% interval +22.6% to +27.5%"),
     ],
 )
 def test_a_gate_fails_by_the_end_of_the_interval(gate: str, failure: str, capsys: Capture) -> None:
@@ -199,7 +200,7 @@ def test_a_gate_fails_where_nothing_is_claimed(capsys: Capture, simulations: Sim
     argv = ["policies", "simulate", "desk", "--fail-if", "cost>+500%", "--fail-if", "refusals>1%"]
     said = shown(capsys, *argv, code=1)
     assert "no figures: the answers have drifted" in said
-    assert f"{BIG} has drifted: its answers are 1.80 times as long as expected" in said
+    assert re.search(rf"\n{BIG} +1.8 +900\n", said)
     failure = "cost>+500% fails: nothing is claimed; the answers have drifted"
     assert said.splitlines()[-1] == failure
     capsys.readouterr()

@@ -129,6 +129,8 @@ _HINTS = {
     "at most 36500, or None": "at most 36500, or forever",
     "change_account() changes its terms": "'routewright accounts change' changes its terms",
     "pass force=True to": "pass --force to",
+    "draft(policy) first": "'routewright policies draft FILE' saves one",
+    "free the name with retire()": "free the name with 'routewright policies retire'",
     "or pass a datetime with a time zone": "or how long ago, as 30m, 2h, 7d",
     "pass RateLimits(requests_per_min=..., ...)": "give at least one of them",
     "Settings(rollup_keys=...)": "the setting rollup_keys",
@@ -343,7 +345,7 @@ def run(argv: Sequence[str] | None) -> int:
 
 def _failed(error: RouterError, args: Namespace, screen: Screen) -> int:
     """Print an error, with ``--json`` also as the HTTP API's envelope, and return its exit code."""
-    if isinstance(error, ValidationFailed) and args.command not in _OF_REQUESTS and args.command != "serve":
+    if isinstance(error, ValidationFailed) and not _is_of_request(args) and args.command != "serve":
         # name options instead of the library's arguments
         names = _ARGUMENTS | args.parser.spelling() | {"force": ""}
         problems = []
@@ -363,6 +365,11 @@ def _failed(error: RouterError, args: Namespace, screen: Screen) -> int:
     return exit_code(error)
 
 
+def _is_of_request(args: Namespace) -> bool:
+    """True for commands with the options of a request. Of ``policies`` only ``check`` has them."""
+    return args.command in _OF_REQUESTS and (args.command != "policies" or "prompt" in args)
+
+
 def exit_code(error: RouterError | type[RouterError]) -> int:
     """The exit code of an error, by its HTTP status."""
     return _BY_STATUS.get(error.status, USAGE if error.status < 500 else INTERNAL)
@@ -377,7 +384,7 @@ def exit_code_of(code: str) -> int:
 def in_words(text: object, args: Namespace) -> str:
     """A message with options instead of fields, except for fields of ``--request`` and keys of files."""
     lines = str(text).split("\n")
-    if args.command in _OF_REQUESTS and getattr(args, "request", None) is None:
+    if _is_of_request(args) and getattr(args, "request", None) is None:
         for index, line in enumerate(lines):
             if not _OF_FILE.search(line):
                 for field, option in _WORDS.items():

@@ -32,9 +32,7 @@ class Condition(NamedTuple):
     """The change fails above the bound, not below it."""
     bound: float
     """A share: 0.05 for ``+5%``."""
-
-    def __str__(self) -> str:
-        return f"{self.metric}{'>' if self.is_above else '<'}{self.bound * 100:+g}%"
+    text: str = ""
 
     def admits(self, change: Estimate) -> bool:
         """True if the whole interval is on the good side of the bound."""
@@ -42,11 +40,20 @@ class Condition(NamedTuple):
 
     def failure(self, report: SimulationReport) -> str:
         """Why the gate fails; empty if it passes. It fails if nothing is claimed."""
-        change = _change(self.metric, report)
+        refused = sum(refusal.new for refusal in report.refusals)
+        changes = {
+            "cost": report.cost_change,
+            "latency": report.latency_change,
+            "refusals": share_of(refused, report.requests),
+            "rerouted": share_of(report.rerouted, report.requests),
+        }
+        change = changes[self.metric]
         if change is None:
-            return f"{self} fails: nothing is claimed; {report.problem}"
+            return f"{self.text} fails: nothing is claimed; {report.problem}"
+        if self.admits(change):
+            return ""
         interval = f"95% interval {change.low:+.1%} to {change.high:+.1%}"
-        return "" if self.admits(change) else f"{self} fails: {self.metric} {change.value:+.1%}, {interval}"
+        return f"{self.text} fails: {self.metric} {change.value:+.1%}, {interval}"
 
 
 def condition(text: str) -> Condition:
@@ -54,18 +61,7 @@ def condition(text: str) -> Condition:
     match = _CONDITION.fullmatch(text)
     if match is None:
         raise ArgumentTypeError(f"{text!r} is not {_FORM}")
-    return Condition(match[1], match[2] == ">", float(f"{match[3]}e-2"))
-
-
-def _change(metric: str, report: SimulationReport) -> Estimate | None:
-    match metric:
-        case "cost":
-            return report.cost_change
-        case "latency":
-            return report.latency_change
-        case "refusals":
-            return share_of(sum(change.new for change in report.refusals), report.requests)
-    return share_of(report.rerouted, report.requests)
+    return Condition(match[1], match[2] == ">", float(f"{match[3]}e-2"), text.strip())
 
 
 def share_of(count: int, total: int) -> Estimate:

@@ -88,7 +88,9 @@ async def _draft(args: Namespace, screen: Screen) -> None:
 
 @store_verb(Console, "policies discard", _NAME)
 async def _discard(args: Namespace, screen: Screen, console: Console) -> None:
-    """Remove the draft of a policy. What is published stays."""
+    """Remove the draft of a policy.
+
+    What is published stays."""
     await console.policies.discard(args.name)
     screen.report({"name": args.name, "discarded": True}, note=f"the draft of {args.name} is removed")
 

@@ -12,7 +12,7 @@ from routewright.console import Console
 from routewright.wire import Estimate, Figure, PolicyComparison, SimulationReport, WhatIfReport
 
 from .command import Declaration, arg, flag, several
-from .show import Block, Line, Row, Screen, Table, cell, facts, heading, listing, percent, pick, with_count
+from .show import Block, Line, Row, Screen, Table, cell, fields, heading, listing, percent, pick, with_count
 from .store import store_verb
 
 FILTER = arg("--filter FILTER", "only these requests, as metadata.team=search", default="")
@@ -50,50 +50,32 @@ async def _what_if(args: Namespace, screen: Screen, console: Console) -> None:
 
 def figures_page(title: str, report: SimulationReport | WhatIfReport) -> Iterator[Block]:
     """What changes: figures with intervals, requests that go elsewhere, and what limits the figures."""
-    yield from (
-        Line(f"{title}: {with_count(report.requests, 'request')} since {cell('_at', report.since)}", "title"),
-        Line(),
-    )
-    skipped = f"{report.skipped:,}: their decisions cannot be repeated" if report.skipped else ""
-    share = percent(report.rerouted / max(report.requests, 1))
-    actual = cell("cost_usd", report.actual_cost_usd)
-    yield from (
-        facts({"rerouted": f"{report.rerouted:,} ({share})", "actual cost": actual, "skipped": skipped}),
-        Line(),
-    )
-    if report.problem is not None:
-        yield from (Line(f"no figures: {report.problem}", "bad"), Line())
+    head = f"{title}: {with_count(report.requests, 'request')} since {cell('_at', report.since)}"
+    rerouted = f"{report.rerouted:,} ({percent(report.rerouted / max(report.requests, 1))})"
+    summary = {"rerouted": rerouted, **pick(report, "actual_cost_usd"), "not repeatable": report.skipped or None}
+    yield from (Line(head, "title"), Line(), fields(summary), Line())
+    if report.problem is None:
+        rows = []
+        for name, unit in (("cost", "usd"), ("latency", "ms")):
+            ends = [_numbers(getattr(report, f"{name}_{when}_{unit}")) for when in ("before", "after")]
+            change = _interval("", *_numbers(getattr(report, f"{name}_change")))
+            rows.append(Row((f"expected {name}", *(_interval(f"_{unit}", *numbers) for numbers in ends), change)))
+        yield from (Table(rows, "|before|after|change"), Line())
     else:
-        rows = [(report.cost_before_usd, report.cost_after_usd, report.cost_change)]
-        rows += [(report.latency_before_ms, report.latency_after_ms, report.latency_change)]
-        yield Table(
-            [
-                Row((f"expected {heading(name)}", estimate(name, before), estimate(name, after), estimate("", change)))
-                for name, (before, after, change) in zip(("cost_usd", "latency_ms"), rows, strict=True)
-            ],
-            "|before|after|change",
-        )
-        yield Line()
-    yield from _tables(report, {"reroutes": "from_model to_model requests", "refusals": "constraint new gone"})
+        yield from (Line(f"no figures: {report.problem}", "bad"), Line())
+    reroutes = "from_model to_model requests"
+    yield from _tables(report, reroutes=reroutes, refusals="constraint new gone", drifts="model ratio.value answers")
     for model in report.expectations:
         yield Line(f"{model} has no outcome on such requests: its figures are an expectation", "dim")
-    for drift in report.drifts:
-        yield Line(
-            f"{drift.model} has drifted: its answers are {drift.ratio.value:.2f} times as long as expected", "bad"
-        )
 
 
 def simulation_page(report: SimulationReport) -> Iterator[Block]:
     """A draft beside what is in force, and traces that show it."""
     yield from figures_page(f"{report.policy}, {report.version}", report)
     blocked = "account period start limit_usd expected_usd requests"
-    yield from _tables(report, {"blocked": blocked, "costlier": "account requests before_usd after_usd"})
-    notes = {
-        "requests do not say what they set themselves: it was inferred": report.inferred,
-        "requests do not say what share of its limits the caller had spent: rules with 'when' did not apply to them":
-            report.unknown_spent,
-    }  # fmt: skip
-    yield from (Line(f"{count:,} {note}", "dim") for note, count in notes.items() if count)
+    yield from _tables(report, blocked=blocked, costlier="account requests before_usd after_usd")
+    unknown = {"own settings were inferred": report.inferred, "unknown share of limits": report.unknown_spent}
+    yield fields({name: count or None for name, count in unknown.items()})
     for example in report.examples:
         yield Line(f"{example.trace_id}: {example.from_model or 'refused'} -> {example.to_model or 'refused'}")
         for name, text in (("before", example.before), ("after", example.after)):
@@ -104,36 +86,21 @@ def comparison_page(comparison: PolicyComparison) -> Iterator[Block]:
     """The versions that served, the two of a share figure by figure, and what the shadow chose."""
     yield from (Line(f"{comparison.name} since {cell('_at', comparison.since)}", "title"), Line())
     rows = [
-        {**pick(figures, "version requests"), **{name: _rounded(getattr(figures, name).value) for name in _FIGURES}}
+        {**pick(figures, "version requests"), **{name: getattr(figures, name).value for name in _FIGURES}}
         for figures in comparison.versions
     ]
-    yield from (listing(rows, f"version requests {' '.join(_FIGURES)}"), Line())
+    yield listing(rows, f"version requests {' '.join(_FIGURES)}")
     if (share := comparison.share) is not None:
-        table = [
-            Row(
-                (
-                    heading(name),
-                    *(_figure(name, getattr(side, name)) for side in (share.base, share.shared)),
-                    difference.verdict,
-                )
-            )
-            for name, difference in share.differences.items()
-        ]
-        yield from (Table(table, f"|{share.base.version}|{share.shared.version}|verdict"), Line())
-    yield listing([{"shadow": name, "requests": count} for name, count in comparison.shadow.items()], "shadow requests")
+        table = []
+        for name, difference in share.differences.items():
+            sides = [_interval(name, *_numbers(getattr(side, name))) for side in (share.base, share.shared)]
+            table.append(Row((heading(name), *sides, difference.verdict)))
+        yield from (Line(), Table(table, f"|{share.base.version}|{share.shared.version}|verdict"))
+    shadow = [{"shadow": name, "requests": count} for name, count in comparison.shadow.items()]
+    yield from (Line(), listing(shadow, "shadow requests")) if shadow else ()
 
 
-def _figure(name: str, figure: Figure) -> str:
-    if figure.value is None or figure.interval is None:
-        return cell(name, _rounded(figure.value))
-    return estimate(name, Estimate(figure.value, *figure.interval))
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.3g}")
-
-
-def _tables(report: msgspec.Struct, columns: dict[str, str]) -> Iterator[Block]:
+def _tables(report: msgspec.Struct, **columns: str) -> Iterator[Block]:
     for name, paths in columns.items():
         records = [
             {field: "refused" if value is None else value for field, value in msgspec.to_builtins(record).items()}
@@ -142,9 +109,14 @@ def _tables(report: msgspec.Struct, columns: dict[str, str]) -> Iterator[Block]:
         yield from (listing(records, paths), Line()) if records else ()
 
 
-def estimate(name: str, figure: Estimate | None) -> str:
-    """A figure with its interval, by the unit in its name; a share without one."""
-    if figure is None:
-        return ""
-    texts = [cell(name, _rounded(number)) if name else f"{number:+.1%}" for number in msgspec.structs.astuple(figure)]
-    return f"{texts[0]} ({texts[1]} to {texts[2]})"
+def _numbers(figure: Estimate | Figure) -> tuple[float, ...]:
+    """A figure and the ends of its interval, as far as they are known."""
+    if isinstance(figure, Estimate):
+        return figure.value, figure.low, figure.high
+    return () if figure.value is None else (figure.value, *(figure.interval or ()))
+
+
+def _interval(name: str, *numbers: float) -> str:
+    """A figure with its interval, by the unit in its name; a change if it has no name."""
+    texts = [cell(name, float(f"{number:.3g}")) if name else f"{number:+.1%}" for number in numbers]
+    return f"{texts[0]} ({texts[1]} to {texts[2]})" if len(texts) > 1 else "".join(texts)
