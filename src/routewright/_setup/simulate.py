@@ -59,7 +59,7 @@ class Simulator:
         self._storage = storage
         self._models = models
         self._since = moment_of(since, now)
-        self._until = timestamp(now)
+        self._until = timestamp(now + 0.001)  # requests of this millisecond, too
         self._terms = parse_filter(filter)
         self._account = account
         self._accounts: dict[str, wire.Account | None] = {}
