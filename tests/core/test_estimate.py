@@ -119,7 +119,7 @@ def test_few_outcomes_count_in_part() -> None:
 
 def lengths(factor: float, answers: int, seed: int = 5) -> Lengths:
     chance = np.random.default_rng(seed)
-    made = Lengths()
+    made = Lengths(True)
     for noise in np.exp(chance.normal(-0.18, 0.6, answers)):
         made.add(400, factor * 400 * noise)
     return made

@@ -62,6 +62,7 @@ class Simulator:
         self._until = timestamp(now + 0.001)  # requests of this millisecond, too
         self._terms = parse_filter(filter)
         self._account = account
+        self._yardstick = wire.HealthSnapshot("", {})
         self._accounts: dict[str, wire.Account | None] = {}
 
     async def simulate(self, draft: str | wire.Policy) -> wire.SimulationReport:
@@ -77,7 +78,7 @@ class Simulator:
             own = self._select(*self._terms, Term("policy_id", "=", snapshot.policy.id))
             is_used = [bool(await self._storage.scan(name, own, after=None, limit=1)) for name in self._accounts]
             bare = own if any(is_used) else self._select(*self._terms, Term("policy_id", "=", ""))
-        simulation = await self._run(bare, lambda snapshots: Simulation(snapshots, snapshot))
+        simulation = await self._run(bare, lambda snapshots: Simulation(snapshots, snapshot, yardstick=self._yardstick))
         calibration = _calibrate(simulation)
         return wire.SimulationReport(
             policy=policy.name,
@@ -104,7 +105,8 @@ class Simulator:
                     raise ValidationFailed.at(path, f"unknown model {shown(name)}", hint)
         transform = _transform(without, only, prices) if without or only or prices is not None else None
         simulation = await self._run(
-            selection, lambda snapshots: Simulation(snapshots, None, transform, hits_call=not cache)
+            selection,
+            lambda snapshots: Simulation(snapshots, None, transform, hits_call=not cache, yardstick=self._yardstick),
         )
         return wire.WhatIfReport(hits=simulation.hits, **self._shared(simulation, _calibrate(simulation)))
 
@@ -138,13 +140,16 @@ class Simulator:
         self._accounts = {name: accounts.get(name) for name in names}
 
     async def _find_models(self, selection: wire.Decisions) -> Sequence[wire.Model]:
-        """The models of the catalogue that the newest of the traces names."""
+        """The models of the catalogue that the newest of the traces names. Its health is the yardstick."""
         for name in self._accounts:
             query = wire.TraceItems(
                 since=selection.since, until=selection.until, environment="production", terms=selection.terms
             )
             for item in await self._storage.scan(name, query, after=None, limit=1):
                 if item.decision_input is not None:
+                    health = await self._read_snapshot(item.decision_input.health)
+                    if isinstance(health, wire.HealthSnapshot):
+                        self._yardstick = health
                     catalogue = await self._read_snapshot(item.decision_input.catalogue)
                     if isinstance(catalogue, wire.CatalogueSnapshot):
                         return catalogue.models
@@ -252,14 +257,13 @@ def _scaled(estimate: wire.Estimate, factor: float) -> wire.Estimate:
 
 def _drifts(simulation: Simulation) -> list[wire.Drift]:
     """Models whose answers drifted, over the whole time or on the last day."""
-    last: dict[str, str] = {}
-    for model, day in simulation.lengths:
-        last[model] = max(day, last.get(model, ""))
     drifts = []
-    for model, day in sorted(last.items()):
-        parts = [lengths for (name, _), lengths in simulation.lengths.items() if name == model]
-        whole = Lengths(*map(sum, zip(*map(astuple, parts), strict=True)))
-        drift = whole.drift(model) or simulation.lengths[model, day].drift(model)
+    for model in sorted({model for model, _ in simulation.lengths}):
+        days = sorted((day, lengths) for (name, day), lengths in simulation.lengths.items() if name == model)
+        last = days[-1][1]
+        sums = zip(*(astuple(lengths)[1:] for _, lengths in days), strict=True)
+        whole = Lengths(last.is_known, *map(sum, sums))
+        drift = whole.drift(model) or last.drift(model) or last.drift(model, whole.less(last))
         if drift is not None:
             drifts.append(drift)
     return drifts

@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import astuple
 from numpy.typing import NDArray
 
 from routewright import wire
@@ -246,6 +247,8 @@ def _estimate(value: float, deviation: float) -> wire.Estimate:
 class Lengths(Struct):
     """Sums over the answers of a model: expected and actual output tokens."""
 
+    is_known: bool
+    """The expected length was learned from earlier answers, so it means something by itself."""
     answers: int = 0
     expected: float = 0.0
     actual: float = 0.0
@@ -262,13 +265,30 @@ class Lengths(Struct):
         self.actual_squares += actual * actual
         self.products += expected * actual
 
-    def drift(self, model: str) -> wire.Drift | None:
-        """A ratio that is certainly more than a quarter too high, or a fifth too low."""
-        if self.answers < ENOUGH or self.expected <= 0:
+    def less(self, other: Lengths) -> Lengths:
+        """These answers without others."""
+        values = zip(astuple(self)[1:], astuple(other)[1:], strict=True)
+        return Lengths(self.is_known, *[mine - theirs for mine, theirs in values])
+
+    def drift(self, model: str, before: Lengths | None = None) -> wire.Drift | None:
+        """A ratio to the expected length, or to that of the answers ``before``, that is certainly more than a quarter
+        too high, or a fifth too low."""
+        if self.answers < ENOUGH or self.expected <= 0 or (before is None and not self.is_known):
+            return None
+        if before is not None and (before.answers < ENOUGH or before.actual <= 0):
             return None
         ratio = self.actual / self.expected
-        squares = self.actual_squares - 2 * ratio * self.products + ratio**2 * self.expected_squares
-        error = sqrt(max(0.0, squares)) / self.expected
+        spread = self._error(ratio)
+        if before is not None:
+            base = before.actual / before.expected
+            spread = sqrt(spread**2 + before._error(base) ** 2)
+            ratio /= base
+        error = spread * ratio
         if 1 / _DRIFT <= ratio <= _DRIFT or abs(ratio - 1) < _DRIFT_Z * error:
             return None
         return wire.Drift(model, wire.Estimate(ratio, ratio - Z * error, ratio + Z * error), self.answers)
+
+    def _error(self, ratio: float) -> float:
+        """Relative standard error of the ratio."""
+        squares = self.actual_squares - 2 * ratio * self.products + ratio**2 * self.expected_squares
+        return sqrt(max(0.0, squares)) / self.actual if self.actual else 0.0

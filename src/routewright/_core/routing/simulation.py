@@ -20,7 +20,6 @@ from routewright._core.analytics.estimate import MOMENTS, Cell, FloatArray, Leng
 from routewright._core.catalogue.models import snapshot
 from routewright._core.policy import class_of, reads_limits
 from routewright.errors import NoCandidates, ValidationFailed
-from routewright.wire.money import NANOS_PER_USD
 
 from .board import Board, Boards, LruCache
 from .budget import Room
@@ -34,7 +33,7 @@ from .logarithms import scale, size_class
 from .pool import Pool
 from .rebase import rebase
 from .request_options import PLAIN, RequestOptions, request_options_of
-from .scoring import UNKNOWN_COST, Key
+from .scoring import UNKNOWN_COST
 
 INVALID = "invalid"
 """The constraint of requests that the policy does not allow at all."""
@@ -52,7 +51,16 @@ _of_class = attrgetter(
 )  # fmt: skip
 _limits = attrgetter("timeout_ms", "budget_nanos", "budget_tokens")
 
+_NO_HEALTH = wire.HealthSnapshot("", {})
+
 Transform = Callable[[Sequence[wire.Model]], Iterable[wire.Model]]
+
+
+class Expected(NamedTuple):
+    """Expected figures of one request with one model."""
+
+    nanos: int = 0
+    latency_ms: int = 0
 
 
 class Outcome(NamedTuple):
@@ -60,12 +68,11 @@ class Outcome(NamedTuple):
 
     model: str | None
     """None: refused."""
-    nanos: int
-    latency_ms: int
-    output: int
-    """Expected tokens."""
     constraint: str = ""
     """Why it was refused."""
+
+
+_NOTHING = Expected()
 
 
 class _Class(NamedTuple):
@@ -80,9 +87,16 @@ class _Class(NamedTuple):
 
 
 class _Track:
-    """The boards of one catalogue and day, before and after, at the latest health."""
+    """The boards of one catalogue and day, before and after, at the latest health and at that of the yardstick."""
 
-    def __init__(self, catalogue: wire.CatalogueSnapshot, as_of: str, transform: Transform | None) -> None:
+    def __init__(
+        self,
+        catalogue: wire.CatalogueSnapshot,
+        as_of: str,
+        transform: Transform | None,
+        yardstick: wire.HealthSnapshot,
+    ) -> None:
+        self.memo: LruCache[Hashable, Expected] = LruCache(_MOST_CLASSES)
         self.before: Board | None = None
         self.after: Board | None = None
         self._boards = Boards(Pool(catalogue, as_of))
@@ -90,6 +104,7 @@ class _Track:
         if transform is not None:
             changed = snapshot(tuple(transform(catalogue.models)), catalogue.as_of)
             self._changed = Boards(Pool(changed, as_of))
+        self.yards = self._boards.of(yardstick), (self._changed or self._boards).of(yardstick)
 
     def follow(self, health: wire.HealthSnapshot) -> None:
         """Move the boards to a health."""
@@ -119,9 +134,14 @@ class Simulation:
         transform: Transform | None = None,
         *,
         hits_call: bool = False,
+        yardstick: wire.HealthSnapshot = _NO_HEALTH,
     ) -> None:
         """``snapshots``: must hold those that the records name. ``policy``: applies instead of the requests' own, if
-        any. ``hits_call``: answers of the cache count as calls afterwards."""
+        any. ``hits_call``: answers of the cache count as calls afterwards. ``yardstick``: expected figures are those
+        at this health, whatever the health at the decision, so that those of all requests can be compared."""
+        self._yardstick = yardstick
+        self._usual: dict[str, tuple[int, bool]] = {}
+        """By model: expected output tokens when it first answered, and whether they were learned before."""
         self._snapshots = snapshots
         self._policy = policy
         self._reads_limits = policy is not None and reads_limits(policy.policy)
@@ -129,7 +149,8 @@ class Simulation:
         self._hits_call = hits_call
         self._tracks: LruCache[tuple[str, str], _Track] = LruCache(8)
         self._revised: LruCache[Hashable, _Class] = LruCache(_MOST_CLASSES)
-        self._ids: dict[Hashable, int] = {}
+        self._numbers: LruCache[Hashable, int] = LruCache(2 * _MOST_CLASSES)
+        self._last = 0
         self._misses: dict[int, tuple[int, int]] = {}
         """By class: a version of the board, and the decisions on it without a plan."""
         self._cells: dict[Cell, int] = {}
@@ -163,73 +184,71 @@ class Simulation:
             if decision_input is None or decision_input.rules != RULES:
                 self.skipped += 1
                 continue
-            boards = self._boards(decision_input)
-            if boards is None or decision_input.reading is not None:
+            track = self._track(decision_input)
+            if track is None or decision_input.reading is not None:
                 self.skipped += 1
                 continue
             if record.created_at[:10] != day:
                 self._sum_up(account, day, rows)
                 rows = []
                 day = record.created_at[:10]
-            before = self._before(record, decision_input, boards[0])
-            after = self._after(record, decision_input, before, boards[1])
+            size = size_class(decision_input.tokens.estimate)
+            fields = _of_class(decision_input)
+            own = self._number((decision_input.policy is None, size, fields))
+            before = None if record.chosen is None else record.chosen.model
+            revised = self._class_after(record, decision_input, size, fields)
+            after = self._after(revised, before, decision_input, track)
             self.requests += 1
             self.actual_nanos += record.cost_nanos
+            served = before
             if record.hit:
                 self.hits += 1
-                cell = Cell(None, None, after.model if self._hits_call else None, 0)
-                rows.append((self._cell(cell), 0, after.nanos if self._hits_call else 0, 0, 0, 0, 0.0, 0))
-                continue
-            if before.model != after.model:
-                self._note(record, decision_input, before, after, boards)
-            size = size_class(decision_input.tokens.estimate) // _SIZE_STEPS
-            number = self._cell(Cell(before.model, before.model, after.model, size))
+                served = before = None
+                after = after if self._hits_call else Outcome(None)
+            elif before != after.model:
+                self._note(record, decision_input, after, track)
+            x = self._expect(track, 0, own, decision_input, before)
+            c = self._expect(track, 1, revised.id, revised.template or decision_input, after.model)
             rows.append(
                 (
-                    number, before.nanos, after.nanos, record.cost_nanos, before.latency_ms, after.latency_ms,
-                    record.duration_ms, record.charged_nanos,
+                    self._cell(Cell(served, before, after.model, size // _SIZE_STEPS)),
+                    x.nanos, c.nanos, record.cost_nanos, x.latency_ms, c.latency_ms, record.duration_ms,
+                    record.charged_nanos,
                 )
             )  # fmt: skip
-            if record.output_tokens and before.model is not None:
-                cap = decision_input.max_output_tokens
-                if cap is None or cap >= _ROOM_FOR_LENGTH * before.output:
-                    lengths = self.lengths.setdefault((before.model, day), Lengths())
-                    lengths.add(before.output, record.output_tokens)
+            if record.output_tokens and served is not None:
+                self._compare_length(record.output_tokens, decision_input, served, track, day)
         self._sum_up(account, day, rows)
 
-    def _boards(self, decision_input: wire.DecisionInput) -> tuple[Board, Board] | None:
+    def _number(self, key: Hashable) -> int:
+        """The number of a class."""
+        number = self._numbers[key]
+        if number is None:
+            self._last += 1
+            number = self._last
+            self._numbers.put(key, number)
+        return number
+
+    def _track(self, decision_input: wire.DecisionInput) -> _Track | None:
         key = decision_input.catalogue, decision_input.as_of
         track = self._tracks[key]
         if track is None:
             catalogue = self._snapshots.get(decision_input.catalogue)
             if not isinstance(catalogue, wire.CatalogueSnapshot):
                 return None
-            track = _Track(catalogue, decision_input.as_of, self._transform)
+            track = _Track(catalogue, decision_input.as_of, self._transform, self._yardstick)
             self._tracks.put(key, track)
         if track.before is None or track.before.forecast.health.id != decision_input.health:
             health = self._snapshots.get(decision_input.health)
             if not isinstance(health, wire.HealthSnapshot):
                 return None
             track.follow(health)
-        assert track.before is not None
-        assert track.after is not None
-        return track.before, track.after
+        return track
 
-    def _before(self, record: wire.DecisionRecord, inputs: wire.DecisionInput, board: Board) -> Outcome:
-        """The decision as it was. A refusal is repeated, since traces do not say its constraint."""
-        chosen = record.chosen
-        if chosen is None:
-            return decide_alone(inputs, board.with_dials(request_options_of(inputs)))
-        row = board.pool.row.get(chosen.model)
-        output = 0 if row is None else board.forecast.output[row]
-        if inputs.workload is not None:
-            output = scale(output, inputs.workload[0])
-        return Outcome(
-            chosen.model, round((chosen.cost_usd or 0.0) * NANOS_PER_USD), round(chosen.latency_s * 1000), output
-        )
-
-    def _after(self, record: wire.DecisionRecord, inputs: wire.DecisionInput, before: Outcome, board: Board) -> Outcome:
-        """The decision of a request afterwards."""
+    def _class_after(
+        self, record: wire.DecisionRecord, inputs: wire.DecisionInput, size: int, fields: Hashable
+    ) -> _Class:
+        """The class of a request afterwards."""
         variant = self._policy
         metadata: Mapping[str, object] = {}
         if variant is not None:
@@ -240,17 +259,50 @@ class Simulation:
                 variant, _ = class_of(variant, metadata, inputs.spent)
         requested = inputs.requested
         hashable = requested if requested is None or requested.params is None else msgpack.encode(requested)
-        size = size_class(inputs.tokens.estimate)
-        key = variant and variant.id, inputs.policy, hashable, size, _of_class(inputs), _limits(inputs)
+        key = variant and variant.id, inputs.policy, hashable, size, fields, _limits(inputs)
         revised = self._revised[key]
         if revised is None:
             revised = self._revise(inputs, metadata)
             self._revised.put(key, revised)
-        if revised.is_same:
-            return before
+        return revised
+
+    def _after(self, revised: _Class, before: str | None, inputs: wire.DecisionInput, track: _Track) -> Outcome:
+        """The decision of a request afterwards."""
+        if revised.is_same and before is not None:
+            return Outcome(before)
         if revised.template is None:
-            return Outcome(None, 0, 0, 0, INVALID)
-        return self._decide(revised, inputs.tokens, board)
+            return Outcome(None, INVALID)
+        assert track.after is not None
+        return self._decide(revised, inputs.tokens, track.after)
+
+    def _expect(self, track: _Track, side: int, number: int, inputs: wire.DecisionInput, model: str | None) -> Expected:
+        """Expected figures of a class with a model, before (0) or after (1)."""
+        if model is None:
+            return _NOTHING
+        key = side, number, model
+        expected = track.memo[key]
+        if expected is None:
+            yard = track.yards[side].with_dials(request_options_of(inputs))
+            expected = _NOTHING
+            if (row := yard.pool.row.get(model)) is not None:
+                sort_key = yard.order(replace(inputs, warm=(), quality=None)).key(yard.forecast, row)
+                expected = Expected(0 if sort_key[2] == UNKNOWN_COST else sort_key[2], sort_key[3])
+            track.memo.put(key, expected)
+        return expected
+
+    def _compare_length(self, actual: int, inputs: wire.DecisionInput, model: str, track: _Track, day: str) -> None:
+        """Compare the length of an answer with that expected of its model when the simulated time began."""
+        assert track.before is not None
+        if (usual := self._usual.get(model)) is None:
+            forecast = track.before.forecast
+            health = forecast.health.models.get(model, UNKNOWN)
+            row = track.before.pool.row.get(model)
+            usual = 0 if row is None else forecast.output[row], health.output_p90 is not None
+            self._usual[model] = usual
+        expected = usual[0] if inputs.workload is None else scale(usual[0], inputs.workload[0])
+        cap = inputs.max_output_tokens
+        if cap is None or cap >= _ROOM_FOR_LENGTH * expected:
+            self.lengths.setdefault((model, day), Lengths(usual[1])).add(expected, actual)
 
     def _revise(self, inputs: wire.DecisionInput, metadata: Mapping[str, object]) -> _Class:
         """The class of a request afterwards."""
@@ -264,7 +316,7 @@ class Simulation:
         fields = _of_class(changed)
         is_same = self._transform is None and (fields, *_limits(changed)) == (_of_class(inputs), *_limits(inputs))
         key = changed.policy is None, size_class(changed.tokens.estimate), fields
-        return _Class(self._ids.setdefault(key, len(self._ids)), changed, request_options_of(changed), is_same)
+        return _Class(self._number(key), changed, request_options_of(changed), is_same)
 
     def _decide(self, own: _Class, tokens: wire.TokenBounds, board: Board) -> Outcome:
         """Decide one request of a class: by the class's plan where that certainly holds, else alone."""
@@ -285,7 +337,7 @@ class Simulation:
             nanos = inputs.budget_nanos
             room = None if nanos is None and inputs.budget_tokens is None else Room(nanos, inputs.budget_tokens)
             if covers(plan, tokens, inputs.timeout_ms, room):
-                return _outcome_of(plan.front[0], board, inputs)
+                return Outcome(plan.legs[0].id)
         return decide_alone(replace(inputs, tokens=tokens), board)
 
     def _cell(self, cell: Cell) -> int:
@@ -308,25 +360,22 @@ class Simulation:
         for place in np.flatnonzero(moments[0]).tolist():
             by_cell[place] = by_cell.get(place, 0.0) + amounts[place]
 
-    def _note(
-        self,
-        record: wire.DecisionRecord,
-        inputs: wire.DecisionInput,
-        before: Outcome,
-        after: Outcome,
-        boards: tuple[Board, Board],
-    ) -> None:
+    def _note(self, record: wire.DecisionRecord, inputs: wire.DecisionInput, after: Outcome, track: _Track) -> None:
         """Count a change, and keep the first few different ones as examples."""
+        assert track.before is not None
+        assert track.after is not None
+        before = None if record.chosen is None else record.chosen.model
         if after.model is None:
             self.refused[after.constraint, True] += 1
-        elif before.model is None:
-            self.refused[before.constraint, False] += 1
+        elif before is None:  # traces do not say the constraint
+            constraint = decide_alone(inputs, track.before.with_dials(request_options_of(inputs))).constraint
+            self.refused[constraint, False] += 1
         pairs = [(example.from_model, example.to_model) for example in self.examples]
-        if len(pairs) < _EXAMPLES and (before.model, after.model) not in pairs:
+        if len(pairs) < _EXAMPLES and (before, after.model) not in pairs:
             metadata = json.decode(record.metadata) if record.metadata else {}
             changed = self._revise(inputs, metadata).template
-            texts = [describe(inputs, boards[0]), INVALID if changed is None else describe(changed, boards[1])]
-            self.examples.append(wire.SimulationExample(record.id, before.model, after.model, *texts))
+            texts = [describe(inputs, track.before), INVALID if changed is None else describe(changed, track.after)]
+            self.examples.append(wire.SimulationExample(record.id, before, after.model, *texts))
 
 
 def _joined(sums: FloatArray, moments: Sequence[NDArray[np.generic]]) -> FloatArray:
@@ -342,9 +391,9 @@ def decide_alone(inputs: wire.DecisionInput, board: Board) -> Outcome:
     check = FitCheck(inputs, board.forecast)
     try:
         if (first := next(find_fits(inputs, board, order, check), None)) is not None:
-            return _outcome_of(first, board, inputs)
+            return Outcome(board.pool.ids[first[-1]])
         if board.forecast.open:
-            return _outcome_of(decide(inputs, board).front[0], board, inputs)
+            return Outcome(decide(inputs, board).legs[0].id)
     except CountTokens:
         if not inputs.tokens.counted:  # there is no text to count
             return decide_alone(replace(inputs, tokens=replace(inputs.tokens, counted=True)), board)
@@ -352,15 +401,7 @@ def decide_alone(inputs: wire.DecisionInput, board: Board) -> Outcome:
         pass
     columns = find_first_failures(inputs, check, order.eligible)
     last = int(columns[columns < PASSES].max(initial=0))
-    return Outcome(None, 0, 0, 0, str(REASONS[last]))
-
-
-def _outcome_of(key: Key, board: Board, inputs: wire.DecisionInput) -> Outcome:
-    row = key[-1]
-    output = board.forecast.output[row]
-    if inputs.workload is not None:
-        output = scale(output, inputs.workload[0])
-    return Outcome(board.pool.ids[row], 0 if key[2] == UNKNOWN_COST else key[2], key[3], output)
+    return Outcome(None, str(REASONS[last]))
 
 
 def describe(inputs: wire.DecisionInput, board: Board) -> str:
