@@ -9,10 +9,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from routewright import Console, MemoryStorage, Router, SqliteStorage
+from routewright import Console, MemoryStorage, SqliteStorage
+from routewright._setup.replay import Replays
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
-from routewright.wire import SYSTEM_ACCOUNT, DecisionSpan, PutSnapshot, PutTrace, SnapshotById, Traces
+from routewright.wire import SYSTEM_ACCOUNT, DecisionSpan, PutSnapshot, PutTrace, Snapshot, SnapshotById, Traces
 
 from .traffic import DRAFT, LIVE, Lengths, router_of, serve
 
@@ -40,16 +41,20 @@ async def copy(source: Storage, target: Storage) -> int:
 
 
 async def count_replayed(path: str) -> int:
-    """Replay every stored decision; returns how many are the same."""
+    """Replay every stored decision from what is stored; returns how many are the same."""
     storage = SqliteStorage(path)
-    router = Router.sandbox(storage=storage)
+    snapshots: dict[str, Snapshot] = {}
+    replays = Replays(lambda: (), lambda: (), snapshots.get)
     count, after = 0, None
     while page := await storage.scan("default", Traces(), after=after, limit=500):
         for trace in page:
+            inputs = trace.decision_input
+            assert inputs is not None
+            for snapshot_id in {inputs.catalogue, inputs.health, inputs.policy or ""} - snapshots.keys():
+                snapshots[snapshot_id] = await storage.read(SYSTEM_ACCOUNT, SnapshotById(snapshot_id))
             (span,) = (span for span in trace.spans if isinstance(span, DecisionSpan))
-            count += router.replay(trace).digest == span.digest
+            count += replays.decide(inputs).digest == span.digest
         after = page[-1].key
-    await router.aclose()
     await storage.aclose()
     return count
 

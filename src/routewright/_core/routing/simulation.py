@@ -27,7 +27,7 @@ from .choice import covers
 from .constraints import PASSES, REASONS, CountTokens, FitCheck, find_first_failures
 from .decide import decide, find_fits, find_plan
 from .decision import decision_of, explain
-from .forecast import UNKNOWN
+from .forecast import UNKNOWN, USUAL
 from .inputs import RULES
 from .logarithms import scale, size_class
 from .pool import Pool
@@ -293,13 +293,14 @@ class Simulation:
     def _compare_length(self, actual: int, inputs: wire.DecisionInput, model: str, track: _Track, day: str) -> None:
         """Compare the length of an answer with that expected of its model when the simulated time began."""
         assert track.before is not None
+        # Not that of the moment, which soon follows a change of lengths: health and workloads are learned all the time.
         if (usual := self._usual.get(model)) is None:
             forecast = track.before.forecast
-            health = forecast.health.models.get(model, UNKNOWN)
             row = track.before.pool.row.get(model)
-            usual = 0 if row is None else forecast.output[row], health.output_p90 is not None
+            output = 0 if row is None else scale(forecast.output[row], (inputs.workload or USUAL)[0])
+            usual = output, forecast.health.models.get(model, UNKNOWN).output_p90 is not None
             self._usual[model] = usual
-        expected = usual[0] if inputs.workload is None else scale(usual[0], inputs.workload[0])
+        expected = usual[0]
         cap = inputs.max_output_tokens
         if cap is None or cap >= _ROOM_FOR_LENGTH * expected:
             self.lengths.setdefault((model, day), Lengths(usual[1])).add(expected, actual)
