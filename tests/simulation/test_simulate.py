@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from routewright import Catalogue, Console, MemoryStorage, Policy, Pricing
 from routewright.errors import NotFound, ValidationFailed
 from routewright.testing import FakeClock
-from routewright.wire import SYSTEM_ACCOUNT, Budget, PolicyClass, PolicyMatch, PolicyRecord, PutPolicyRecord
+from routewright.wire import SYSTEM_ACCOUNT, Budget, Caller, PolicyClass, PolicyMatch, PolicyRecord, PutPolicyRecord
 
 from .traffic import BIG, DRAFT, MODELS, SMALL, TINY, Lengths, router_of, serve
 
@@ -76,14 +76,25 @@ async def test_a_draft_of_the_storage_is_simulated_by_its_name() -> None:
 
 
 async def test_limits_that_would_have_blocked_are_named() -> None:
-    console, _ = await console_over((0, {}))
-    await console.create_account("acme", plan="unlimited", monthly_limit_usd=0.5)
-
-
-async def test_lengths_that_drifted_void_the_figures() -> None:
-    console, _ = await console_over((60, {}), factor=1.0)
-    lengths_before = await console.simulate(DRAFT)
-    assert lengths_before.problem is None
+    clock = FakeClock()
+    storage = MemoryStorage()
+    console = Console(storage, clock=clock)
+    router = router_of(storage, Lengths(1), clock, [DRAFT])
+    await console.create_account("acme", plan="unlimited")
+    caller = Caller("acme")
+    cost_usd = await serve(router, clock, 40, 1, caller=caller)
+    limit_usd = 2 * cost_usd
+    await console.change_account("acme", monthly_limit_usd=limit_usd)
+    report = await console.simulate(Policy(name="live", models=[BIG.id]), account="acme")
+    (blocked,) = report.blocked
+    assert (blocked.account, blocked.period, blocked.start) == ("acme", "month", "2026-01-01")
+    assert blocked.limit_usd == pytest.approx(limit_usd)
+    assert blocked.expected_usd > limit_usd
+    assert 0 < blocked.requests < 40
+    (costlier,) = report.costlier
+    assert (costlier.account, costlier.requests) == ("acme", 40)
+    assert costlier.before_usd == pytest.approx(cost_usd)
+    await router.aclose()
 
 
 async def test_what_if_without_a_model() -> None:

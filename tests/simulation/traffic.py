@@ -51,7 +51,7 @@ async def serve(router: Router, clock: FakeClock, count: int, seed: int, **optio
     cost_usd = 0.0
     for number in range(count):
         words = "word " * chance.choice([20, 60, 400])
-        answer = await router.route(words, caller=options.pop("caller", Caller()), **{"policy_id": "live", **options})
+        answer = await router.route(words, **{"caller": Caller(), "policy_id": "live", **options})
         cost_usd += answer.routing.cost_usd
         if number % 10 == 9:
             await clock.advance(10.0)

@@ -338,6 +338,8 @@ def _blocked(
 def _limits_of(account: wire.Account) -> list[_Limit]:
     """Periods, the first day of that of a day, and limits in nano-dollars."""
     limits: list[tuple[_Period, Callable[[str], str], int | None]] = [
+        ("day", lambda day: day, account.daily_nanos),
+        ("week", _monday, account.weekly_nanos),
         ("month", lambda day: f"{day[:7]}-01", account.monthly_nanos),
     ]
     return [(period, start_of, limit) for period, start_of, limit in limits if limit is not None]
