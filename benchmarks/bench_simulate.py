@@ -1,0 +1,127 @@
+"""How many stored decisions a second does a simulation decide again? Once from memory, and once from SQLite."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from copy import copy
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from msgspec import msgpack
+
+from routewright import Console, MemoryStorage, Policy, SqliteStorage
+from routewright._core.model_selector import ModelIndex
+from routewright._core.policy import resolve, with_version
+from routewright._core.routing.simulation import Simulation, decide_alone
+from routewright._core.trace.decision_record import record_of
+from routewright.wire import (
+    SYSTEM_ACCOUNT,
+    CatalogueSnapshot,
+    DecisionRecord,
+    PolicyVersion,
+    PutSnapshot,
+    PutTrace,
+    Snapshot,
+    SnapshotById,
+)
+from routewright.wire.timestamps import timestamp
+
+from .doubles import Instant, router_over
+from .measure import Effort, Figure
+from .report import Question, Report
+
+DECIDED = Question("decisions simulated, in memory", "50,000")
+DECODED = Question("stored decisions decoded")
+STORED = Question("decisions simulated from SQLite", "33,000")
+
+DRAFT = Policy(name="draft", goal="quality")
+
+
+@pytest.fixture
+def count(effort: Effort) -> int:
+    return 20_000 if effort.runs > 1 else 500
+
+
+async def recorded(count: int) -> tuple[list[Any], dict[str, Snapshot]]:
+    """Calls of a Router with prompts of many sizes, and the snapshots that they name."""
+    chance = Random(1)
+    storage = MemoryStorage(newest=count)
+    snapshots: dict[str, Snapshot] = {}
+    async with router_over(Instant(), storage) as router:
+        answers = [await router.route("word " * chance.randrange(10, 600)) for _ in range(count)]
+        await router.flush()
+        calls = [answer._call for answer in answers]
+        for name in {name for call in calls for name in call.snapshot_ids if name is not None}:
+            snapshots[name] = await storage.read(SYSTEM_ACCOUNT, SnapshotById(name))
+    return calls, snapshots
+
+
+def simulation_over(snapshots: dict[str, Snapshot]) -> Simulation:
+    models = next(snapshot.models for snapshot in snapshots.values() if isinstance(snapshot, CatalogueSnapshot))
+    version = PolicyVersion("", "draft", "2026-11-30T00:00:00Z")
+    return Simulation(snapshots, with_version(resolve([DRAFT], ModelIndex(models, {}))[0], version))
+
+
+def records_of(bodies: Sequence[bytes]) -> list[DecisionRecord]:
+    return [record_of(body) for body in bodies]
+
+
+def rate(done: int, started: float) -> Figure:
+    return Figure("per s", done / (time.process_time() - started))
+
+
+class TestSimulate:
+    def test_floor(self, loop: asyncio.Runner, report: Report, count: int) -> None:
+        """The decision alone, of every request by itself."""
+        calls, snapshots = loop.run(recorded(count))
+        simulation = simulation_over(snapshots)
+        records = records_of([msgpack.encode(call.line) for call in calls])
+        simulation.add("default", records[:1])
+        boards = [track.after for track in simulation._tracks.values() if track is not None]
+        started = time.process_time()
+        for record in records:
+            assert record.decision_input is not None
+            assert boards[0] is not None
+            decide_alone(record.decision_input, boards[0])
+        report.add(DECIDED, "floor", rate(count, started))
+
+    def test_memory(self, loop: asyncio.Runner, report: Report, count: int) -> None:
+        calls, snapshots = loop.run(recorded(count))
+        bodies = [msgpack.encode(call.line) for call in calls]
+        started = time.process_time()
+        records = records_of(bodies)
+        report.add(DECODED, "routewright", rate(count, started))
+        simulation = simulation_over(snapshots)
+        started = time.process_time()
+        simulation.add("default", records)
+        report.add(DECIDED, "routewright", rate(count, started))
+        assert simulation.requests == count
+
+    def test_sqlite(self, loop: asyncio.Runner, report: Report, count: int, tmp_path: Path) -> None:
+        calls, snapshots = loop.run(recorded(min(count, 2_000)))
+        storage = SqliteStorage(tmp_path / "traces.db")
+        loop.run(fill(storage, calls, snapshots, count))
+        started = time.perf_counter()
+        result = loop.run(Console(storage).simulate(DRAFT))
+        report.add(STORED, "routewright", Figure("per s", count / (time.perf_counter() - started)))
+        assert result.requests == count
+        loop.run(storage.aclose())
+
+
+async def fill(storage: SqliteStorage, calls: Sequence[Any], snapshots: dict[str, Snapshot], count: int) -> None:
+    """So many traces of the last day, made of fewer calls."""
+    await storage.apply(SYSTEM_ACCOUNT, [PutSnapshot(snapshot) for snapshot in snapshots.values()])
+    now = time.time()
+    batch: list[PutTrace] = []
+    for number in range(count):
+        call = copy(calls[number % len(calls)])
+        call.id = f"tr_{number:026}"
+        call.created_text = timestamp(now - 80_000 + 79_000 * number / count)
+        batch.append(PutTrace(call))
+        if len(batch) == 256 or number == count - 1:
+            await storage.apply("default", batch)
+            batch = []
