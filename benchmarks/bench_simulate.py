@@ -54,7 +54,7 @@ async def recorded(count: int) -> tuple[list[Any], dict[str, Snapshot]]:
     async with router_over(Instant(), storage) as router:
         answers = [await router.route("word " * chance.randrange(10, 600)) for _ in range(count)]
         await router.flush()
-        calls = [answer._call for answer in answers]
+        calls: list[Any] = [answer._call for answer in answers]
         for name in {name for call in calls for name in call.snapshot_ids if name is not None}:
             snapshots[name] = await storage.read(SYSTEM_ACCOUNT, SnapshotById(name))
     return calls, snapshots

@@ -44,12 +44,12 @@ _EXAMPLES = 5
 _PATIENCE = 50
 """Decisions of a class on one board before a plan is compiled, which takes as long as these."""
 
+_LIMITS = "timeout_ms", "budget_nanos", "budget_tokens"
 _of_class = attrgetter(
     "goal", "strategy", "models", "needs", "max_output_tokens", "workload", "as_of", "prefer", "fallback",
     "wishes", "effort", "thinking_tokens", "hour_cache", "regions", "weights", "min_quality", "max_latency_ms",
-    "max_retries", "default_output_cap",
+    "max_retries", "default_output_cap", *_LIMITS,
 )  # fmt: skip
-_limits = attrgetter("timeout_ms", "budget_nanos", "budget_tokens")
 
 _NO_HEALTH = wire.HealthSnapshot("", {})
 
@@ -59,8 +59,8 @@ Transform = Callable[[Sequence[wire.Model]], Iterable[wire.Model]]
 class Expected(NamedTuple):
     """Expected figures of one request with one model."""
 
-    nanos: int = 0
-    latency_ms: int = 0
+    nanos: int
+    latency_ms: int
 
 
 class Outcome(NamedTuple):
@@ -72,7 +72,7 @@ class Outcome(NamedTuple):
     """Why it was refused."""
 
 
-_NOTHING = Expected()
+_NO_OUTCOME = Outcome(None)
 
 
 class _Class(NamedTuple):
@@ -84,6 +84,8 @@ class _Class(NamedTuple):
     dials: RequestOptions
     is_same: bool
     """Nothing that decides has changed."""
+    figures: dict[tuple[str | None, str | None, str | None], tuple[int, int, int, int, int]]
+    """By the models that served, were decided and would be: cell, expected cost before and after, and times."""
 
 
 class _Track:
@@ -96,7 +98,6 @@ class _Track:
         transform: Transform | None,
         yardstick: wire.HealthSnapshot,
     ) -> None:
-        self.memo: LruCache[Hashable, Expected] = LruCache(_MOST_CLASSES)
         self.before: Board | None = None
         self.after: Board | None = None
         self._boards = Boards(Pool(catalogue, as_of))
@@ -178,7 +179,7 @@ class Simulation:
     def add(self, account: str, records: Iterable[wire.DecisionRecord]) -> None:
         """Decide records of one account, in order of time."""
         day = ""
-        rows: list[tuple[int, int, int, int, int, int, float, int]] = []
+        rows: list[tuple[float, ...]] = []
         for record in records:
             decision_input = record.decision_input
             if decision_input is None or decision_input.rules != RULES:
@@ -192,11 +193,8 @@ class Simulation:
                 self._sum_up(account, day, rows)
                 rows = []
                 day = record.created_at[:10]
-            size = size_class(decision_input.tokens.estimate)
-            fields = _of_class(decision_input)
-            own = self._number((decision_input.policy is None, size, fields))
+            revised = self._class_after(record, decision_input)
             before = None if record.chosen is None else record.chosen.model
-            revised = self._class_after(record, decision_input, size, fields)
             after = self._after(revised, before, decision_input, track)
             self.requests += 1
             self.actual_nanos += record.cost_nanos
@@ -204,18 +202,18 @@ class Simulation:
             if record.hit:
                 self.hits += 1
                 served = before = None
-                after = after if self._hits_call else Outcome(None)
+                after = after if self._hits_call else _NO_OUTCOME
             elif before != after.model:
                 self._note(record, decision_input, after, track)
-            x = self._expect(track, 0, own, decision_input, before)
-            c = self._expect(track, 1, revised.id, revised.template or decision_input, after.model)
-            rows.append(
-                (
-                    self._cell(Cell(served, before, after.model, size // _SIZE_STEPS)),
-                    x.nanos, c.nanos, record.cost_nanos, x.latency_ms, c.latency_ms, record.duration_ms,
-                    record.charged_nanos,
-                )
-            )  # fmt: skip
+            pair = served, before, after.model
+            figures = revised.figures.get(pair)
+            if figures is None:
+                size = size_class(decision_input.tokens.estimate) // _SIZE_STEPS
+                x = self._expect(track.yards[0], decision_input, before)
+                c = self._expect(track.yards[1], revised.template or decision_input, after.model)
+                figures = self._cell(Cell(*pair, size)), x.nanos, c.nanos, x.latency_ms, c.latency_ms
+                revised.figures[pair] = figures
+            rows.append((*figures, record.cost_nanos, record.duration_ms, record.charged_nanos))
             if record.output_tokens and served is not None:
                 self._compare_length(record.output_tokens, decision_input, served, track, day)
         self._sum_up(account, day, rows)
@@ -245,9 +243,7 @@ class Simulation:
             track.follow(health)
         return track
 
-    def _class_after(
-        self, record: wire.DecisionRecord, inputs: wire.DecisionInput, size: int, fields: Hashable
-    ) -> _Class:
+    def _class_after(self, record: wire.DecisionRecord, inputs: wire.DecisionInput) -> _Class:
         """The class of a request afterwards."""
         variant = self._policy
         metadata: Mapping[str, object] = {}
@@ -259,7 +255,8 @@ class Simulation:
                 variant, _ = class_of(variant, metadata, inputs.spent)
         requested = inputs.requested
         hashable = requested if requested is None or requested.params is None else msgpack.encode(requested)
-        key = variant and variant.id, inputs.policy, hashable, size, fields, _limits(inputs)
+        size = size_class(inputs.tokens.estimate)
+        key = variant and variant.id, inputs.catalogue, inputs.policy, hashable, size, _of_class(inputs)
         revised = self._revised[key]
         if revised is None:
             revised = self._revise(inputs, metadata)
@@ -275,20 +272,13 @@ class Simulation:
         assert track.after is not None
         return self._decide(revised, inputs.tokens, track.after)
 
-    def _expect(self, track: _Track, side: int, number: int, inputs: wire.DecisionInput, model: str | None) -> Expected:
-        """Expected figures of a class with a model, before (0) or after (1)."""
-        if model is None:
-            return _NOTHING
-        key = side, number, model
-        expected = track.memo[key]
-        if expected is None:
-            yard = track.yards[side].with_dials(request_options_of(inputs))
-            expected = _NOTHING
-            if (row := yard.pool.row.get(model)) is not None:
-                sort_key = yard.order(replace(inputs, warm=(), quality=None)).key(yard.forecast, row)
-                expected = Expected(0 if sort_key[2] == UNKNOWN_COST else sort_key[2], sort_key[3])
-            track.memo.put(key, expected)
-        return expected
+    def _expect(self, yard: Board, inputs: wire.DecisionInput, model: str | None) -> Expected:
+        """Expected figures of a class with a model."""
+        board = yard.with_dials(request_options_of(inputs))
+        if model is None or (row := board.pool.row.get(model)) is None:
+            return Expected(0, 0)
+        key = board.order(replace(inputs, warm=(), quality=None)).key(board.forecast, row)
+        return Expected(0 if key[2] == UNKNOWN_COST else key[2], key[3])
 
     def _compare_length(self, actual: int, inputs: wire.DecisionInput, model: str, track: _Track, day: str) -> None:
         """Compare the length of an answer with that expected of its model when the simulated time began."""
@@ -313,11 +303,11 @@ class Simulation:
             try:
                 changed = rebase(inputs, old if isinstance(old, wire.PolicySnapshot) else None, self._policy, metadata)
             except ValidationFailed:
-                return _Class(0, None, PLAIN, False)
+                return _Class(0, None, PLAIN, False, {})
         fields = _of_class(changed)
-        is_same = self._transform is None and (fields, *_limits(changed)) == (_of_class(inputs), *_limits(inputs))
-        key = changed.policy is None, size_class(changed.tokens.estimate), fields
-        return _Class(self._number(key), changed, request_options_of(changed), is_same)
+        is_same = self._transform is None and fields == _of_class(inputs)
+        key = changed.policy is None, size_class(changed.tokens.estimate), fields[: -len(_LIMITS)]
+        return _Class(self._number(key), changed, request_options_of(changed), is_same, {})
 
     def _decide(self, own: _Class, tokens: wire.TokenBounds, board: Board) -> Outcome:
         """Decide one request of a class: by the class's plan where that certainly holds, else alone."""
@@ -352,7 +342,8 @@ class Simulation:
         places = columns[0].astype(np.int64)
         count = len(self._cells)
         moments = [
-            np.bincount(places, moment, count) for moment in (*moments_of(*columns[1:4]), *moments_of(*columns[4:7]))
+            np.bincount(places, moment, count)
+            for moment in (*moments_of(*columns[[1, 2, 5]]), *moments_of(*columns[[3, 4, 6]]))
         ]
         self.costs = _joined(self.costs, moments[:MOMENTS])
         self.latencies = _joined(self.latencies, moments[MOMENTS:])
