@@ -25,6 +25,8 @@ from .storage import GuardedStorage, unhindered
 
 ASK_S = 1.0
 """How long a Router's first use, or a reload of policies, waits for the storage."""
+LONGEST_S = 10.0
+"""Time-out of a read in the background."""
 EVERY_S = 2.0
 """How often publications are read. They are in force everywhere in under five seconds."""
 T = TypeVar("T")
@@ -63,7 +65,8 @@ class StoredPolicies:
         except ValidationFailed:
             raise
         except RouterError as error:
-            self._fail(error, writes)
+            if writes or not isinstance(error.__cause__, RuntimeError):  # else only virtual time stands still
+                self._fail(error, writes)
             self.provisional = writes
             return [*map(own_version, writes)]
         self.outage.end(self._clock.monotonic())
@@ -75,7 +78,7 @@ class StoredPolicies:
         unnamed = self.provisional
         try:
             ask = partial(self._ask, unnamed, is_claiming=bool(unnamed))
-            versions = await self._in_time(lambda: unhindered(ask, "the owner of the policies"))
+            versions = await self._in_time(lambda: unhindered(ask, "the owner of the policies"), LONGEST_S)
         except RouterError as error:
             self._fail(error, unnamed)
             return None
@@ -97,7 +100,7 @@ class StoredPolicies:
                 records = await self._storage.read(wire.SYSTEM_ACCOUNT, wire.PolicyRecords())
                 if is_claiming:
                     claims = self._claim(self._owner, [write.name for write in writes], records)
-                if records != self._publications.records:
+                if records != [*self._publications.records]:
                     await self._read_versions(records)
         if self._own is None:
             with suppress(UnsupportedWrite):
@@ -154,10 +157,10 @@ class StoredPolicies:
             self.refused[label].begin(self._clock.monotonic(), f"{label} is not used: {problem}")
         return table
 
-    async def _in_time(self, ask: Callable[[], Coroutine[object, object, T]]) -> T:
-        with self._clock.deadline(self._clock.monotonic() + ASK_S):
+    async def _in_time(self, ask: Callable[[], Coroutine[object, object, T]], longest_s: float) -> T:
+        with self._clock.deadline(self._clock.monotonic() + longest_s):
             return await ask()
-        raise StorageUnavailable(f"the storage did not answer within {ASK_S:g} s")
+        raise StorageUnavailable(f"the storage did not answer within {longest_s:g} s")
 
     def _ask_now(self, ask: Callable[[], Coroutine[object, object, T]]) -> T:
         """``_in_time`` for plain code. In a new loop, since this thread may be the worker's."""
@@ -167,7 +170,7 @@ class StoredPolicies:
             except RuntimeError as error:
                 raise StorageUnavailable("the storage waits, but virtual time stands still in plain code") from error
         try:
-            return in_new_loop(partial(self._in_time, ask), ASK_S + 1.0)
+            return in_new_loop(partial(self._in_time, ask, ASK_S), ASK_S + 1.0)
         except TimeoutError as error:
             raise StorageUnavailable(f"the storage blocked its event loop for {ASK_S + 1.0:g} s") from error
 
