@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from routewright import Console, MemoryStorage, Policy, SqliteStorage, ValidationFailed
+from routewright import Console, MemoryStorage, Policy, Router, Settings, SqliteStorage, ValidationFailed
 from routewright.errors import NotFound
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
@@ -146,3 +146,30 @@ async def test_what_cannot_be_compared_is_refused(console: Console) -> None:
     for arguments in ({"since": "yesterday"}, {"account": ""}, {"environment": "both"}):
         with pytest.raises(ValidationFailed, match=next(iter(arguments))):
             await console.compare("desk", **arguments)  # type: ignore[arg-type]
+
+
+async def test_a_share_of_a_routers_traffic_is_compared(clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    dear, cheap, other = "openai/gpt-4.1", "openai/gpt-6-luna", "openai/gpt-4o"
+    async with Console(storage, clock=clock) as console:
+        await console.policies.draft(Policy(name="next", models=[other]))
+        for model, part in ((dear, None), (cheap, 0.5)):
+            await console.policies.draft(Policy(name="desk", models=[model], shadow="next"))
+            await console.policies.publish("desk", share=part, share_by="metadata.user")
+            await clock.advance(1)
+        async with Router.sandbox(storage=storage, settings=Settings(clock=clock)) as router:
+            for n in range(130):
+                await router.route("Hello", policy_id="desk", metadata={"user": n // 2} if n < 120 else {})
+            comparison = await console.compare("desk", environment="sandbox")
+            usage = await router.traces.usage(group_by="policy_version")
+            shadows = await router.traces.usage(group_by="shadow")
+    share = comparison.share
+    assert share is not None
+    assert (share.base.version, share.shared.version) == ("desk@2026-11-29", "desk@2026-11-29.2")
+    assert share.base.requests + share.shared.requests == 120, "those without a user were not assigned"
+    assert {row.group: row.requests for row in usage.data} == {
+        version.version: version.requests for version in comparison.versions
+    }
+    differ = {f"{model} -> {other}" for model in (dear, cheap)}
+    assert {*comparison.shadow} == {row.group for row in shadows.data} == differ
+    assert share.differences["cost_usd"].significant
