@@ -100,7 +100,8 @@ def test_the_first_account_creates_the_store(capsys: Capture, monkeypatch: Patch
 
 
 def test_an_account_is_set_up_with_all_its_terms(capsys: Capture) -> None:
-    terms = ["--plan", "team", "--requests-per-min", "7", "--prepaid", "--monthly-limit", "12.5"]
+    terms = ["--plan", "team", "--requests-per-min", "7", "--prepaid", "--monthly-limit", "12.5", "--daily-limit", "2",
+             "--tag-limit", "team:weekly=3", "--tag-limit", "team=search:daily=1,monthly=2.5"]  # fmt: skip
     assert told(capsys, "accounts", "create", "Ünal & Co.", *terms) == {
         "name": "Ünal & Co.",
         "created_at": "2026-11-22T12:00:00.000Z",
@@ -108,7 +109,10 @@ def test_an_account_is_set_up_with_all_its_terms(capsys: Capture) -> None:
         "limits": {"requests_per_min": 7, "tokens_per_min": 3_000_000, "concurrency": 100},
         "own_limits": {"requests_per_min": 7, "tokens_per_min": None, "concurrency": None},
         "prepaid": True,
+        "daily_limit_usd": 2.0,
+        "weekly_limit_usd": None,
         "monthly_limit_usd": 12.5,
+        "tag_limits": ["team:weekly=3", "team=search:daily=1,monthly=2.5"],
     }
     main(["accounts", "create", "free for all", "--plan", "unlimited"])
     capsys.readouterr()
@@ -214,11 +218,11 @@ def test_show_prints_the_standing_of_an_account(acme: str, capsys: Capture) -> N
         (["keys", "ls", "umbra"], "no account 'umbra'"),
         (["keys", "change", "acme", "key_1", "--budget", "5"], "no key 'key_1'"),
         (["keys", "change", "acme", "key_1"],
-         "no change is given; give at least one of --name, --scope, --budget, --monthly-limit, --models, "
-         "--policies, --requests-per-min, --tokens-per-min, --concurrency"),
+         "no change is given; give at least one of --name, --scope, --budget, --daily-limit, "
+         "--weekly-limit, --monthly-limit, --models, --policies, --requests-per-min, --tokens-per-min, --concurrency"),
         (["accounts", "change", "acme"],
-         "no change is given; give at least one of --plan, --prepaid, --monthly-limit, --requests-per-min, "
-         "--tokens-per-min, --concurrency"),
+         "no change is given; give at least one of --plan, --prepaid, --daily-limit, "
+         "--weekly-limit, --monthly-limit, --tag-limit, --requests-per-min, --tokens-per-min, --concurrency"),
         (["keys", "ls", "default"], "ACCOUNT: 'default' stands for calls without an account"),
         (["keys", "revoke", "acme", "key_1", "--yes"], "no key 'key_1'"),
         (["incidents", "resolve", "inc_1"], "no incident 'inc_1'"),
@@ -265,7 +269,8 @@ def test_a_new_key_goes_to_stdout_alone(capsys: Capture) -> None:
 def test_a_key_is_made_with_all_its_terms(capsys: Capture) -> None:
     options = ["--environment", "sandbox", "--scope", "route,models:read", "--scope", "agents", "--tokens-per-min", "9",
                "--models", "openai/*,provider:google", "--policies", "support"]  # fmt: skip
-    made = told(capsys, "keys", "create", "acme", "--name", "x", *options, "--budget", "5", "--monthly-limit", "0.5")
+    made = told(capsys, "keys", "create", "acme", "--name", "x", *options, "--budget", "5", "--monthly-limit", "0.5",
+                "--weekly-limit", "0.25")  # fmt: skip
     key = made.pop("key")
     assert key.startswith("sk_test_")
     assert made == {
@@ -277,6 +282,8 @@ def test_a_key_is_made_with_all_its_terms(capsys: Capture) -> None:
         "created_at": "2026-11-22T12:00:00.000Z",
         "revoked_at": None,
         "budget_usd": 5.0,
+        "daily_limit_usd": None,
+        "weekly_limit_usd": 0.25,
         "monthly_limit_usd": 0.5,
         "models": ["openai/*", "provider:google"],
         "policies": ["support"],

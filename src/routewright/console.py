@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from random import SystemRandom
@@ -114,16 +114,23 @@ class Console(Closing):
         plan: wire.PlanName = "free",
         limits: wire.RateLimits | None = None,
         prepaid: bool = False,
+        daily_limit_usd: float | None = None,
+        weekly_limit_usd: float | None = None,
         monthly_limit_usd: float | None = None,
+        tag_limits: Sequence[wire.TagLimit | Mapping[str, str | float | None]] = (),
     ) -> wire.Account:
         """Create an account. ``limits`` override those of the plan, each that is not None; ``enterprise`` has no
-        others. ``prepaid``: calls are paid from the account's ``credit``. ``monthly_limit_usd``: the most to be charged
-        in a month; None: unlimited. Raises ``ValidationFailed``, and ``InternalError`` if the storage has no
-        ``accounts`` to enforce the terms."""
+        others. ``prepaid``: calls are paid from the account's ``credit``. ``daily_limit_usd``, ``weekly_limit_usd`` and
+        ``monthly_limit_usd``: the most to be charged in a day, a week from Monday, and a month; None: unlimited.
+        ``tag_limits``: the same for requests with a value of a metadata key, as ``{"key": "team", "value": "search",
+        "daily_limit_usd": 10}``; without ``value``, for any value by itself. Raises ``ValidationFailed``, and
+        ``InternalError`` if the storage has no ``accounts`` to enforce the terms."""
         self._check_accounts()
         if check_owner("name", name) != name.strip():
             raise ValidationFailed.at("name", f"must not begin or end with a blank, got {shown(name)}", "remove it")
-        arguments = {"plan": plan, "limits": limits, "prepaid": prepaid, "monthly_limit_usd": monthly_limit_usd}
+        arguments = {"plan": plan, "limits": limits, "prepaid": prepaid, "daily_limit_usd": daily_limit_usd,
+                 "weekly_limit_usd": weekly_limit_usd, "monthly_limit_usd": monthly_limit_usd,
+                 "tag_limits": tag_limits}  # fmt: skip
         account = check_account(wire.Account(name=name, created_at=self._now(), **account_terms(arguments)))
         try:
             await self._change(name, wire.PutAccount(account, expect="absent"))
@@ -139,12 +146,17 @@ class Console(Closing):
         plan: wire.PlanName | UnsetType = UNSET,
         limits: wire.RateLimits | UnsetType | None = UNSET,
         prepaid: bool | UnsetType = UNSET,
+        daily_limit_usd: float | UnsetType | None = UNSET,
+        weekly_limit_usd: float | UnsetType | None = UNSET,
         monthly_limit_usd: float | UnsetType | None = UNSET,
+        tag_limits: Sequence[wire.TagLimit | Mapping[str, str | float | None]] | UnsetType = UNSET,
     ) -> wire.Account:
-        """Change the given terms; concurrent changes of other terms are kept. ``limits`` are replaced as a whole: None
-        in them stands for the plan's value, None for all of them. Raises ``NotFound`` and ``ValidationFailed``, and
-        ``PreconditionFailed`` if concurrent changes never end."""
-        arguments = {"plan": plan, "limits": limits, "prepaid": prepaid, "monthly_limit_usd": monthly_limit_usd}
+        """Change the given terms; concurrent changes of other terms are kept. ``limits`` and ``tag_limits`` are
+        replaced as a whole: None in ``limits`` stands for the plan's value, None for all of them. Raises ``NotFound``
+        and ``ValidationFailed``, and ``PreconditionFailed`` if concurrent changes never end."""
+        arguments = {"plan": plan, "limits": limits, "prepaid": prepaid, "daily_limit_usd": daily_limit_usd,
+                 "weekly_limit_usd": weekly_limit_usd, "monthly_limit_usd": monthly_limit_usd,
+                 "tag_limits": tag_limits}  # fmt: skip
         terms = account_terms(arguments)
 
         async def attempt() -> wire.Account:
@@ -187,19 +199,25 @@ class Console(Closing):
         balance = _balance((await self._read_standing(account)).purses)
         return wire.Credit(write.id, credit.nanos, written.created, None if balance is None else balance.left_nanos)
 
-    async def standing(self, account: str) -> wire.AccountStanding:
-        """The balance of an account and its charges of this month, also for its keys with budgets. Raises
-        ``NotFound``."""
-        standing = await self._read_standing(account)
+    async def standing(self, account: str, *, tags: Mapping[str, str] | None = None) -> wire.AccountStanding:
+        """The balance of an account and its charges of this day, week and month, also for its keys with budgets.
+        ``tags``: metadata whose limits to show, too. Raises ``NotFound``."""
+        standing = await self._read_standing(account, tags=tuple((tags or {}).items()))
         if standing.account is None:
             raise NotFound(f"no account {describe(account)}")
-        month = next(purse for purse in standing.purses if purse.level == "month")
+        own = {purse.level: purse for purse in standing.purses}
+        limited_tags = tuple([purse for purse in standing.purses if purse.level == "tag"])
         keys = []
         for key in await self.keys(account):
             if key.has_limited_money:
                 purses = (await self._read_standing(account, key.id)).purses
-                keys.append(wire.KeyStanding(key, *[purse for purse in purses if purse.level == "key"]))
-        return wire.AccountStanding(standing.account, _balance(standing.purses), month, tuple(keys))
+                of_key = [purse for purse in purses if purse.level == "key"]
+                short = {purse.name.split(":")[-2]: purse for purse in of_key[1:-1]}
+                keys.append(wire.KeyStanding(key, of_key[0], of_key[-1], short.get("day"), short.get("week")))
+        return wire.AccountStanding(
+            standing.account, _balance(standing.purses), own["month"], tuple(keys), own.get("day"), own.get("week"),
+            limited_tags,
+        )  # fmt: skip
 
     async def create_key(
         self,
@@ -210,19 +228,22 @@ class Console(Closing):
         scopes: Sequence[wire.Scope] | None = None,
         limits: wire.RateLimits | None = None,
         budget_usd: float | None = None,
+        daily_limit_usd: float | None = None,
+        weekly_limit_usd: float | None = None,
         monthly_limit_usd: float | None = None,
         models: Sequence[str] | None = None,
         policies: Sequence[str] | None = None,
     ) -> wire.NewKey:
         """Create a key of an account. The result is the only place that shows it; a digest is stored. ``scopes``: None
         is all. ``limits`` apply beside those of the account. ``budget_usd`` is the most that its calls may ever be
-        charged, ``monthly_limit_usd`` the most in a month. ``models``: what its calls may use, in the words of a
-        policy; ``policies``: names or ids of those of which its calls use one. Raises ``NotFound``,
-        ``ValidationFailed`` and ``StorageUnavailable``, and ``InternalError`` if the storage has no ``accounts``."""
+        charged, ``daily_limit_usd``, ``weekly_limit_usd`` and ``monthly_limit_usd`` the most in a day, a week from
+        Monday, and a month. ``models``: what its calls may use, in the words of a policy; ``policies``: names or ids of
+        those of which its calls use one. Raises ``NotFound``, ``ValidationFailed`` and ``StorageUnavailable``, and
+        ``InternalError`` if the storage has no ``accounts``."""
         self._check_accounts()
         arguments = {"name": name, "environment": environment, "scopes": scopes, "limits": limits,
-                 "budget_usd": budget_usd, "monthly_limit_usd": monthly_limit_usd,
-                 "models": models, "policies": policies}  # fmt: skip
+                 "budget_usd": budget_usd, "daily_limit_usd": daily_limit_usd, "weekly_limit_usd": weekly_limit_usd,
+                 "monthly_limit_usd": monthly_limit_usd, "models": models, "policies": policies}  # fmt: skip
         terms = key_terms(arguments)
         await self.account(account)
         text = new_key(environment, secrets.token_bytes(RANDOM_BYTES))
@@ -256,6 +277,8 @@ class Console(Closing):
         scopes: Sequence[wire.Scope] | UnsetType | None = UNSET,
         limits: wire.RateLimits | UnsetType | None = UNSET,
         budget_usd: float | UnsetType | None = UNSET,
+        daily_limit_usd: float | UnsetType | None = UNSET,
+        weekly_limit_usd: float | UnsetType | None = UNSET,
         monthly_limit_usd: float | UnsetType | None = UNSET,
         models: Sequence[str] | UnsetType | None = UNSET,
         policies: Sequence[str] | UnsetType | None = UNSET,
@@ -264,6 +287,7 @@ class Console(Closing):
         whole: None in them is no limit. Raises ``NotFound`` and ``ValidationFailed``, and ``PreconditionFailed`` if
         concurrent changes never end."""
         arguments = {"name": name, "scopes": scopes, "limits": limits, "budget_usd": budget_usd,
+                 "daily_limit_usd": daily_limit_usd, "weekly_limit_usd": weekly_limit_usd,
                  "monthly_limit_usd": monthly_limit_usd, "models": models, "policies": policies}  # fmt: skip
         terms = key_terms(arguments)
 
@@ -595,9 +619,9 @@ class Console(Closing):
 
         return await unhindered(attempt, f"endpoint {describe(endpoint_id)}")
 
-    async def _read_standing(self, account: str, key_id: str | None = None) -> wire.Standing:
+    async def _read_standing(self, account: str, key_id: str | None = None, tags: wire.Tags = ()) -> wire.Standing:
         check_owner("account", account)
-        return await self._checked.read(account, wire.Stands(self._now(), key_id))
+        return await self._checked.read(account, wire.Stands(self._now(), key_id, tags=tags))
 
     async def _change(self, account: str, write: wire.Write) -> wire.Written:
         """Write to an account, and drop its keys from the authenticator's cache."""

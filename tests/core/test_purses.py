@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import date
+from hashlib import sha256
 from typing import Any
 
-from routewright._core.accounts.purses import money_error, reserved_error
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routewright._core.accounts.purses import is_over, monday_of, money_error, reserved_error, tags_of
 from routewright.errors import InsufficientBalance, QuotaExhausted
-from routewright.wire import Purse
+from routewright.wire import Purse, TagLimit
+from tests.contracts.storage.samples import make_account
 from tests.tables import table
 
 ASK = "or ask for less, such as a smaller params.max_output_tokens"
@@ -21,6 +27,13 @@ ASK = "or ask for less, such as a smaller params.max_output_tokens"
             Purse("key", "key:key_1:2026-11", 10**9, 10**9 + 1),
             "the key has -$0.000000001 left of its monthly $1, and the",
             "2026-11",
+        ),
+        (Purse("day", "day:2026-11-30", 10**9, 10**9), "today has $0 left of its $1, and the", "2026-11-30"),
+        (Purse("key", "key:k:week:2026-11-30", 10**9), "the key has $1 left of its weekly $1, and the", "2026-11-30"),
+        (
+            Purse("tag", "tag:team=a:b:day:2026-11-30", 10**9, 10**9),
+            "the tag team=a:b has $0 left of its daily $1, and the",
+            "2026-11-30",
         ),
         (Purse("agent_run", "run:r", 0), "the agent run has $0 left of its $0, and the", None),
     ],
@@ -57,3 +70,31 @@ def test_who_waits_for_others_in_vain_hears_for_how_long(timeout_ms: Any, said: 
     assert str(error) == (
         f"running calls have reserved all that the key has left, and {said}; retry, or run fewer calls at a time"
     )
+
+
+@given(st.dates(date(1970, 1, 1), date(2100, 1, 1)))
+def test_a_week_begins_on_the_monday_before_or_at_a_day(day: date) -> None:
+    monday = date.fromisoformat(monday_of(str(day)))
+    assert (monday.weekday(), 0 <= (day - monday).days < 7) == (0, True)
+
+
+def test_long_values_of_metadata_are_hashed_and_lists_are_under_no_limit() -> None:
+    keys = "a", "b", "c", "d", "none"
+    terms = make_account(tag_limits=tuple(TagLimit(key=key, daily_nanos=1) for key in keys))
+    long = "x" * 101
+    assert tags_of(terms, {"a": "x" * 100, "b": long, "c": 1.0, "d": ["x"], "e": "x"}) == (
+        ("a", "x" * 100), ("b", "sha256:" + sha256(long.encode()).hexdigest()[:32]), ("c", "1"),
+    )  # fmt: skip
+
+
+def test_a_purse_of_a_past_period_is_over_unless_it_lasts() -> None:
+    over = ["day:2026-11-29", "key:k:week:2026-11-23", "tag:a=b:month:2026-10", "tag:a=b:day:2026-11-29"]
+    rest = [
+        "day:2026-11-30",
+        "tag:a=b:month:2026-11",
+        "month:2026-01",
+        "key:k:2026-01",
+        "key:my-day:2026-01",
+        "account",
+    ]
+    assert [name for name in (*over, *rest) if is_over(name, "2026-11-30")] == over

@@ -160,7 +160,7 @@ async def test_one_key_is_billed_once_even_if_another_call_took_it_over(pause_s:
         await bank.clock.sleep(10.0)
         (hold,) = accounts.state.holds.values()
         hold.ends_at = -inf
-        accounts.tidy()
+        accounts.tidy(0.0)
         group.start_soon(call)
     late, billed = sorted(bank.answers, key=lambda answer: answer.output)
     charges = {row.request_id: (row.cost_nanos, row.charge_nanos) for row in await bank.rows() if row.kind == "attempt"}
@@ -180,7 +180,7 @@ async def test_a_call_whose_key_was_taken_over_by_a_failed_call_is_billed_and_ke
         await bank.clock.sleep(10.0)
         (hold,) = accounts.state.holds.values()
         hold.ends_at = -inf
-        accounts.tidy()
+        accounts.tidy(0.0)
         with pytest.raises(UpstreamFailed):
             await bank.route(idempotency_key="k")
     assert await bank.purse() == (LIMIT, COST, 0)

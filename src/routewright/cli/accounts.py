@@ -8,18 +8,31 @@ from collections.abc import Sequence
 from typing import get_args
 
 from routewright.console import Console, SomeLimits, limits_of
-from routewright.wire import Account, Environment, JsonObject, Key, PlanName, Purse, RateLimits, Scope, Severity
+from routewright.wire import (
+    Account,
+    Environment,
+    JsonObject,
+    Key,
+    PlanName,
+    Purse,
+    RateLimits,
+    Scope,
+    Severity,
+    TagLimit,
+)
 
 from .command import ABSENT, YES, Declaration, arg, flag, number_or, refused, separated, several, unconfirmed, verb
-from .show import Line, Screen, dim_after, fields, listing, pick
+from .show import Line, Screen, Table, dim_after, fields, listing, pick
 from .store import IN_STORE, existing_store, named_store, store_verb
 
 _LIMITS = {"requests_per_min": "requests a minute", "tokens_per_min": "tokens a minute", "concurrency": "calls at once"}
-_ACCOUNT_TERMS = ("plan", "prepaid", "monthly_limit_usd")
-_KEY_TERMS = ("name", "scopes", "budget_usd", "monthly_limit_usd", "models", "policies")
+_PERIODS = ("daily_limit_usd", "weekly_limit_usd", "monthly_limit_usd")
+_ACCOUNT_TERMS = ("plan", "prepaid", *_PERIODS, "tag_limits")
+_KEY_TERMS = ("name", "scopes", "budget_usd", *_PERIODS, "models", "policies")
 _ACCOUNTS = """name plan limits.requests_per_min limits.tokens_per_min limits.concurrency prepaid monthly_limit_usd
     created_at"""
 _STANDING = "id name revoked_at total.spent_usd total.limit_usd month.spent_usd month.limit_usd month.reserved_usd"
+_PURSE = "spent_usd limit_usd reserved_usd percent"
 _KEYS = "id name prefix environment created_at revoked_at scopes"
 
 
@@ -39,12 +52,36 @@ def _money(option: str, text: str) -> Declaration:
     return arg(f"{option} USD", f"{text}, or none", number_or("none"), ABSENT, dest=dest)
 
 
+def _period_limits(text: str) -> list[Declaration]:
+    periods = {"daily": "day", "weekly": "week, from Monday", "monthly": "month"}
+    return [_money(f"--{name}-limit", f"{text} per {period} (UTC)") for name, period in periods.items()]
+
+
+def _tag_limit(text: str) -> list[dict[str, str | float]]:
+    """An argument type: the limits of a tag, or none."""
+    if text == "none":
+        return []
+    tag, amounts = text.rpartition(":")[::2]
+    key, value = tag.partition("=")[::2]
+    try:
+        limits = {
+            f"{period}_limit_usd": float(usd) for period, _, usd in (a.partition("=") for a in amounts.split(","))
+        }
+    except ValueError:
+        limits = {}
+    if not key or not limits.keys() <= {*_PERIODS} or not limits:
+        raise argparse.ArgumentTypeError(f"{text!r} is not like team:daily=10,monthly=100 or team=search:weekly=50")
+    return [{"key": key, **({"value": value} if "=" in tag else {}), **limits}]
+
+
+_TAG_LIMIT = "limit for a metadata key or value, as team:daily=10,monthly=100 or team=search:weekly=50, or none"
 _NAME = arg("name NAME", "name of the account")
 _PLANS = "plan of the account: free, pro, team, enterprise or unlimited"
 _OTHER_TERMS = (
     *_limits("plan", "instead of the plan's: a number, or plan"),
     arg("--prepaid", "pay for calls from a prepaid balance", default=ABSENT, action=argparse.BooleanOptionalAction),
-    _money("--monthly-limit", "maximum charge per month"),
+    *_period_limits("maximum charge"),
+    arg("--tag-limit TAG", _TAG_LIMIT, _tag_limit, ABSENT, action="extend", dest="tag_limits"),
 )
 _ACCOUNT = arg("account ACCOUNT", "account that owns the key")
 _KEY = (_ACCOUNT, arg("key_id ID", "id of the key, as 'routewright keys ls' lists it"))
@@ -54,7 +91,7 @@ _SCOPES = f"permissions: {', '.join(get_args(Scope))}"
 _KEY_LIMITS = (
     *_limits("none", "in addition to the account's: a number, or none"),
     _money("--budget", "maximum charge for all its calls"),
-    _money("--monthly-limit", "maximum charge for its calls per month"),
+    *_period_limits("maximum charge for its calls"),
 )
 
 
@@ -77,20 +114,26 @@ async def _ls_accounts(args: Namespace, screen: Screen, console: Console) -> Non
     screen.listing("accounts", map(_account_json, accounts), _ACCOUNTS, "there is no account")
 
 
-@store_verb(Console, "accounts show", _NAME)
+@store_verb(
+    Console, "accounts show", _NAME, several("--tag KEY=VALUE,...", "metadata whose limits to show", dest="tags")
+)
 async def _show_account(args: Namespace, screen: Screen, console: Console) -> None:
-    """Show an account: its terms, its balance, and its charges of this month."""
-    standing = await console.standing(args.name)
+    """Show an account: its terms, its balance, and its charges of this day, week and month."""
+    standing = await console.standing(args.name, tags=dict(tag.partition("=")[::2] for tag in args.tags or ()))
     record = {
         **_account_json(standing.account),
         "balance_usd": None if standing.balance is None else standing.balance.left_usd,
-        "month": _purse_json(standing.month),
+        **{period: _purse_json(getattr(standing, period)) for period in ("day", "week", "month")},
     }
+    tag_rows = [{"tag": purse.name.removeprefix("tag:"), **pick(purse, _PURSE)} for purse in standing.tags]
     keys = [
-        {**pick(key.key, "id name revoked_at"), "total": _purse_json(key.total), "month": _purse_json(key.month)}
+        pick(key.key, "id name revoked_at")
+        | {of: _purse_json(getattr(key, of)) for of in ("total", "month", "day", "week")}
         for key in standing.keys
     ]
-    screen.report({**record, "keys": keys}, fields(record), Line(), listing(keys, _STANDING, dim_after("revoked_at")))
+    tags: list[Line | Table] = [Line(), listing(tag_rows, f"tag {_PURSE}")] if tag_rows else []
+    key_table = listing(keys, _STANDING, dim_after("revoked_at"))
+    screen.report({**record, "tags": tag_rows, "keys": keys}, fields(record), *tags, Line(), key_table)
 
 
 @store_verb(Console, "accounts change", _NAME, arg("--plan PLAN", _PLANS, PlanName, ABSENT), *_OTHER_TERMS)
@@ -127,7 +170,15 @@ async def _credit(args: Namespace, screen: Screen, console: Console) -> None:
 def _account_json(account: Account) -> JsonObject:
     """The terms of an account: ``limits`` are the effective ones, ``own_limits`` those that override the plan's."""
     limits = {"limits": _limits_json(limits_of(account)), "own_limits": _limits_json(account.limits)}
-    return pick(account, "name created_at plan") | limits | pick(account, "prepaid monthly_limit_usd")
+    terms = pick(account, f"prepaid {' '.join(_PERIODS)}") | {"tag_limits": [*map(_tag_text, account.tag_limits)]}
+    return pick(account, "name created_at plan") | limits | terms
+
+
+def _tag_text(limit: TagLimit) -> str:
+    """A limit as ``--tag-limit`` takes it."""
+    tag = limit.key if limit.value is None else f"{limit.key}={limit.value}"
+    amounts = {name.partition("_")[0]: getattr(limit, name) for name in _PERIODS}
+    return f"{tag}:{','.join(f'{period}={usd:.9g}' for period, usd in amounts.items() if usd is not None)}"
 
 
 @store_verb(
@@ -195,7 +246,9 @@ async def _revoke(args: Namespace, screen: Screen, console: Console) -> None:
 
 def _key_json(key: Key) -> JsonObject:
     record = pick(
-        key, "id account environment name prefix created_at revoked_at budget_usd monthly_limit_usd models policies"
+        key,
+        "id account environment name prefix created_at revoked_at budget_usd daily_limit_usd weekly_limit_usd "
+        "monthly_limit_usd models policies",
     )
     return {**record, "scopes": list(key.scopes or get_args(Scope)), "limits": _limits_json(key.limits)}
 
@@ -259,8 +312,8 @@ def _changes(args: Namespace, names: Sequence[str]) -> JsonObject:
     return {**values, "limits": SomeLimits(**limits, fields=frozenset(limits))} if limits else values
 
 
-def _purse_json(purse: Purse) -> dict[str, float | None]:
-    return pick(purse, "spent_usd limit_usd reserved_usd percent")
+def _purse_json(purse: Purse | None) -> dict[str, float | None] | None:
+    return None if purse is None else pick(purse, _PURSE)
 
 
 def _limits_json(limits: RateLimits | None) -> object:

@@ -176,10 +176,14 @@ class KeyStanding(msgspec.Struct, frozen=True):
     """All charges for its calls, and its budget, if any."""
     month: Purse
     """Charges of this month, and the monthly limit, if any."""
+    day: Purse | None = None
+    """Charges of today. None: no limit."""
+    week: Purse | None = None
+    """Charges of this week. None: no limit."""
 
 
 class AccountStanding(msgspec.Struct, frozen=True):
-    """Money of an account in a calendar month."""
+    """Money of an account on a day, and in its week and calendar month."""
 
     account: Account
     """Its settings."""
@@ -188,7 +192,13 @@ class AccountStanding(msgspec.Struct, frozen=True):
     month: Purse
     """Charges of this month, and the monthly limit, if any."""
     keys: tuple[KeyStanding, ...]
-    """Keys with a budget or monthly limit."""
+    """Keys with a budget or limit."""
+    day: Purse | None = None
+    """Charges of today. None: no limit."""
+    week: Purse | None = None
+    """Charges of this week. None: no limit."""
+    tags: tuple[Purse, ...] = ()
+    """Charges of the requests with a tag, for the tags in the question that have limits."""
 
 
 class Credit(Struct, frozen=True):

@@ -17,13 +17,27 @@ from routewright._runtime.fork import Guard
 from routewright.errors import AuthenticationFailed, RateLimited, RouterTimeoutError
 from routewright.protocols import LimitingStorage
 from routewright.testing import FakeClock
-from routewright.wire import Grant, PutAccount, RateLimits, Replay, RevokeKey, RunLimit, Short, WindowState
+from routewright.wire import (
+    Grant,
+    PutAccount,
+    PutKey,
+    RateLimits,
+    Replay,
+    RevokeKey,
+    RunLimit,
+    Short,
+    Stands,
+    TagLimit,
+    WindowState,
+)
+from routewright.wire.timestamps import timestamp
 
 from .samples import (
     ALIKE,
     AT,
     AT_S,
     BIG,
+    DAY_S,
     MONTH,
     NEXT_MONTH,
     NEXT_MONTH_S,
@@ -379,6 +393,104 @@ class Budgets(AccountsSuite):
             await full.settle(call, make_row(call, charge=200), created_at=NEXT_MONTH)
         assert (await full.purses())[MONTH] == (200, 0)
         assert (await full.purses(NEXT_MONTH))["month:2026-12"] == (200, 0)
+
+    async def test_day_and_week_turn_over_at_midnight_in_utc(self, till: Till) -> None:
+        # NEXT_MONTH is Tuesday, 2026-12-01; the week began on 2026-11-30
+        monday = NEXT_MONTH_S - DAY_S
+        await till.open(make_key(daily_nanos=150, weekly_nanos=400), daily_nanos=200, weekly_nanos=300)
+        for call, at in (("last", monday - 0.001), ("first", monday)):
+            await till.admit(call, 150, key="k", at=at)
+            short = await till.short("more", 1, key="k", at=at)
+            assert (short.purse.level, short.waits) == ("key", True)
+            await till.admit(f"{call} without", 50, at=at)
+            assert (await till.short("more", 1, at=at)).purse.level == "day"
+        await till.admit("next", 100, key="k", at=NEXT_MONTH_S)
+        assert (await till.short("more", 1, key="k", at=NEXT_MONTH_S)).purse.name == "week:2026-11-30"
+        for call in ("last", "first", "next"):
+            await till.settle(call, make_row(call, charge=90), created_at=timestamp(till.asks[call].at))
+        purses = await till.purses(NEXT_MONTH, run=None)
+        assert (purses["day:2026-12-01"], purses["week:2026-11-30"]) == ((90, 0), (180, 50))
+        assert (purses["key:k:day:2026-12-01"], purses["key:k:week:2026-11-30"]) == ((90, 0), (180, 0))
+        assert (await till.purses("2026-11-29T23:59:59.999Z", run=None))["week:2026-11-23"] == (90, 50)
+
+    async def test_eight_calls_race_for_the_last_cent_of_a_day(self, till: Till) -> None:
+        cent = 10_000_000
+        await till.open(daily_nanos=100 * cent)
+        await till.admit("spent", 99 * cent)
+        await till.settle("spent", make_row("spent", charge=99 * cent))
+        answers: list[Any] = []
+
+        async def race(call: str) -> None:
+            answers.append(await till.ask(call, cent))
+
+        async with anyio.create_task_group() as group:
+            for number in range(8):
+                group.start_soon(race, f"c{number}")
+        assert sorted(type(answer).__name__ for answer in answers) == ["Grant", *["Short"] * 7]
+        assert (await till.purses(key=None, run=None))["day:2026-11-21"] == (99 * cent, cent)
+
+    async def test_a_value_of_metadata_has_a_purse_of_its_own(self, till: Till) -> None:
+        limits = TagLimit(key="team", daily_nanos=100), TagLimit(key="team", value="big", weekly_nanos=300)
+        await till.open(tag_limits=(*limits, TagLimit(key="it's", value="\x01", monthly_nanos=50)))
+        for value in ("a", "b"):
+            assert (await till.admit(f"of {value}", 100, tags=(("team", value),))).is_limited
+            short = await till.short("more", 1, tags=(("team", value),))
+            assert (short.purse.level, short.purse.name) == ("tag", f"tag:team={value}:day:2026-11-21")
+        await till.admit("big", 300, tags=(("team", "big"),), run=RUN)
+        await till.settle("big", make_row("big", charge=120, cost=130))
+        assert (await till.short("more", 181, tags=(("team", "big"),))).purse.name == "tag:team=big:week:2026-11-16"
+        tags = ("it's", "\x01"), ("team", "big")
+        assert (await till.short("more", 51, tags=tags)).purse.limit_nanos == 50
+        assert not (await till.admit("without", BIG)).is_limited
+        assert not (await till.admit("other", BIG, tags=(("it's", "2"),))).is_limited
+        standing = await till.storage.read(till.account, Stands(AT, None, RUN, tags))
+        assert [(purse.name, purse.spent_nanos) for purse in standing.purses] == [
+            ("run:r", 130), ("tag:it's=\x01:month:2026-11", 0), ("tag:team=big:week:2026-11-16", 120),
+            ("account", 120), (MONTH, 120),
+        ]  # fmt: skip
+
+    async def test_a_reservation_from_a_purse_whose_limit_is_gone_can_still_change(self, till: Till) -> None:
+        tags = (("team", "a"),)
+        await till.open(daily_nanos=100, tag_limits=(TagLimit(key="team", weekly_nanos=100),), monthly_nanos=200)
+        await till.admit("c", 10, tags=tags)
+        await till.put(PutAccount(make_account(monthly_nanos=200)))
+        await till.admit("c", 150, tags=tags)
+        await till.settle("c", make_row(charge=60), tags=tags)
+        await till.put(PutAccount(make_account(daily_nanos=100, tag_limits=(TagLimit(key="team", weekly_nanos=100),))))
+        assert (await till.short("d", 41, tags=tags)).purse.reserved_nanos == 0
+        await till.admit("d", 40, tags=tags)
+
+    async def test_purses_of_past_periods_are_removed_and_others_stay(self, till: Till) -> None:
+        tags = (("team", "a"),)
+        limit = TagLimit(key="team", daily_nanos=100, monthly_nanos=100)
+        account = make_account(daily_nanos=100, weekly_nanos=100, tag_limits=(limit,))
+        for write in (PutAccount(account), PutKey(make_key(daily_nanos=100))):
+            await till.put(write)
+        await till.admit("c", 100, key="k", tags=tags)
+        await till.settle("c", make_row(charge=70), tags=tags)
+
+        async def spent() -> dict[str, int]:
+            standing = await till.storage.read(till.account, Stands(AT, "k", None, tags))
+            return {purse.name: purse.spent_nanos for purse in standing.purses}
+
+        names = [*await spent()]
+        await till.storage.sweep(AT_S + 30 * DAY_S)
+        assert await spent() == dict.fromkeys(names, 70)
+        await till.storage.sweep(AT_S + 70 * DAY_S)
+        await till.put(PutAccount(account))  # so that the sums are read again
+        assert await spent() == dict.fromkeys(names, 0) | dict.fromkeys(PURSES[1:], 70)
+
+    async def test_the_shares_spent_of_limits_are_read_from_memory(self, till: Till) -> None:
+        await till.open(make_key(daily_nanos=200, monthly_nanos=0), daily_nanos=1_000, weekly_nanos=300)
+        accounts, caller = till.accounts, till.caller("k")
+        await accounts.look(caller)
+        assert accounts.spent_shares(caller) == {"day": 0, "week": 0, "month": 1_000_000}
+        await till.admit("c", 100)
+        await till.settle("c", make_row(charge=100))
+        await accounts.look(till.caller())
+        assert accounts.spent_shares(till.caller()) == {"day": 100_000, "week": 333_333}
+        await accounts.look(caller)
+        assert accounts.spent_shares(caller) == {"day": 100_000, "week": 333_333, "month": 1_000_000}
 
     async def test_sandbox_calls_are_free(self, full: Till) -> None:
         sandbox = full.caller(environment="sandbox")

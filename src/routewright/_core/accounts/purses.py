@@ -18,12 +18,13 @@ from routewright.errors import InsufficientBalance, QuotaExhausted, RateLimited,
 from routewright.wire import Account, JsonObject, Key, Left, Level, Period, Purse, RunLimit, TagLimit, Tags
 from routewright.wire.money import usd_text
 
+from .terms import MAX_TAG_CHARS
+
 RUN = "run:"
 MONTH = len("2026-11")  # length of the month in a timestamp
 DAY = len("2026-11-30")
 WHOLE = 1_000_000  # millionths
 PURSE_S = 32 * 86_400.0  # how long purses of runs, days, weeks and tags stay after their last use
-MAX_TAG_CHARS = 100  # of a key or value; longer values are hashed
 BALANCE = -1  # marks a balance as limit: the credit granted so far
 LimitedPurse: TypeAlias = "tuple[Sums, int | None]"  # a purse and its limit
 _LEVELS: dict[str, Level] = {"run": "agent_run", **{level: level for level in get_args(Level)}}

@@ -15,7 +15,7 @@ from msgspec.structs import asdict, replace
 from routewright._core.money import budget_nanos
 from routewright._core.request.rules import USD, Range, refuse
 from routewright.errors import Problem, ValidationFailed
-from routewright.wire import Account, Environment, Key, PlanName, RateLimits, Severity
+from routewright.wire import Account, Environment, Key, PlanName, RateLimits, Severity, TagLimit
 from routewright.wire.account import holds_key
 from routewright.wire.json_scan import quoted
 from routewright.wire.problems import EXACT, Problems, did_you_mean, listed, shown
@@ -34,6 +34,7 @@ PLANS: dict[PlanName, RateLimits] = {
 MAX_NAME_CHARS = 100  # name of a key
 MAX_TEXT_CHARS = 200  # notes, titles of incidents, ids
 MAX_URL_CHARS = 2_000
+MAX_TAG_CHARS = 100  # key or value of a tag limit; longer values of requests are hashed
 KEY_THERE = ("contains an API key, which must stay secret", "remove it, and revoke it if others have seen it")
 """Problem and hint for a text that contains an API key."""
 _TOO_LITTLE = "is less than a nano-dollar"
@@ -234,18 +235,47 @@ def _url(value: object) -> str:
     return text
 
 
-_STORED = {"monthly_limit_usd": "monthly_nanos", "budget_usd": "budget_nanos", "usd": "nanos"}
+def _tag_key(value: object) -> str:
+    text = _text(MAX_TAG_CHARS)(value)
+    if "=" in text:
+        raise _Invalid(f"is {quoted(text)}", "limit a metadata key without '='")
+    return text
+
+
+def _tag_limits(value: object) -> tuple[TagLimit, ...]:
+    hint = "pass a list such as [{'key': 'team', 'daily_limit_usd': 10}]"
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise _Invalid(f"is {describe(value)}", hint)
+    limits: dict[tuple[str, str | None], TagLimit] = {}
+    for item in value:
+        if not isinstance(item, TagLimit):
+            if not isinstance(item, Mapping) or "key" not in item or not item.keys() <= _TAG.keys():
+                raise _Invalid(f"has {shown(item)}", hint)
+            item = TagLimit(**_terms(item, _TAG))
+        if limits.setdefault((item.key, item.value), item) is not item:
+            raise _Invalid(f"limits {shown(item.key)} twice for one value", "pass one limit for a key and value")
+    return tuple(limits.values())
+
+
+_STORED = {
+    "daily_limit_usd": "daily_nanos", "weekly_limit_usd": "weekly_nanos", "monthly_limit_usd": "monthly_nanos",
+    "budget_usd": "budget_nanos", "usd": "nanos",
+}  # fmt: skip
 """Names of stored fields, where they differ."""
 _usd = _or_none(_nanos)
 _rates = _or_none(_limits)
-_ACCOUNT: dict[str, Read] = {"plan": _one_of([*PLANS]), "limits": _rates, "prepaid": _flag, "monthly_limit_usd": _usd}
+_PERIODS: dict[str, Read] = {"daily_limit_usd": _usd, "weekly_limit_usd": _usd, "monthly_limit_usd": _usd}
+_TAG: dict[str, Read] = {"key": _tag_key, "value": _or_none(_text(MAX_TAG_CHARS, minimum=0)), **_PERIODS}
+_ACCOUNT: dict[str, Read] = {
+    "plan": _one_of([*PLANS]), "limits": _rates, "prepaid": _flag, "tag_limits": _tag_limits, **_PERIODS,
+}  # fmt: skip
 _KEY: dict[str, Read] = {
     "name": _text(MAX_NAME_CHARS),
     "environment": _one_of(get_args(Environment)),
     "scopes": _or_none(_scopes),
     "limits": _rates,
     "budget_usd": _usd,
-    "monthly_limit_usd": _usd,
+    **_PERIODS,
     "models": _or_none(_names),
     "policies": _or_none(_names),
 }

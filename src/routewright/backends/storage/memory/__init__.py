@@ -253,7 +253,7 @@ class MemoryStorage(BaseStorage):
         ages = {"production": self._retention.production_s, "sandbox": self._retention.sandbox_s}
         limits = {of: timestamp(max(0.0, now - age)) for of, age in ages.items() if age is not None}
         with self.guard.lock:
-            self.accounts.tidy()
+            self.accounts.tidy(now)
             expired = [
                 (record, trace_id)
                 for record in self._all_records()

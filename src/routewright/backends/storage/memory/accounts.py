@@ -331,12 +331,12 @@ class MemoryAccounts:
             if not self._asks % TIDY_EVERY:
                 self._tidy()
 
-    def tidy(self) -> None:
-        """Evict unused state and end lost holds. Called under the lock."""
+    def tidy(self, now: float) -> None:
+        """Evict unused state, end lost holds, and drop purses of past periods. Called under the lock."""
         self._begin()
         self._tidy()
         self._end()
-        day = timestamp(max(0.0, self._clock.time() - PURSE_S))[:DAY]
+        day = timestamp(max(0.0, now - PURSE_S))[:DAY]
         for key in [key for key in self._spent if is_over(key[1], day)]:
             del self._spent[key]
 

@@ -1,0 +1,102 @@
+"""Limits by day and by week turn over exactly at midnight in UTC, in four processes that share a store."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from routewright import SqliteStorage
+from routewright.backends.storage.postgres import PostgresStorage
+from routewright.storage import open_storage
+from routewright.wire.timestamps import timestamp
+from tests.contracts.storage.samples import DAY_S, NEXT_MONTH_S, Till
+from tests.database_servers import PostgresServer
+
+from .postgres_stores import new_store
+
+PROCESSES, DAYS, CALLS = 4, 3, 12
+DAILY, WEEKLY, CHARGE = 100, 250, 10
+SUNDAY = NEXT_MONTH_S - 2 * DAY_S
+CHILD = """
+import sys
+import anyio
+from routewright.storage import open_storage
+from routewright.wire import Grant
+from routewright.wire.timestamps import timestamp
+from tests.contracts.storage.samples import Till, make_row
+
+async def main(url, name, moments, charge):
+    till = Till(open_storage(url))
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for index, at in enumerate(moments):
+        call = f"{name} {index}"
+        if isinstance(await till.ask(call, charge, at=at), Grant):
+            await till.settle(call, make_row(call, charge=charge, at=timestamp(at)), created_at=timestamp(at))
+    await till.storage.aclose()
+
+anyio.run(main, sys.argv[1], sys.argv[2], [float(at) for at in sys.argv[4:]], int(sys.argv[3]))
+"""
+
+
+def play(url: str) -> dict[str, int]:
+    """What four processes are charged by day and week, whose calls come at both sides of each midnight."""
+    moments = [
+        SUNDAY + day * DAY_S + at for day in range(DAYS) for _ in range(CALLS // 2) for at in (0.0, DAY_S - 0.001)
+    ]
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", CHILD, url, str(number), str(CHARGE), *map(str, moments)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for number in range(PROCESSES)
+    ]  # fmt: skip
+    for child in children:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+    for child in children:
+        child.communicate("go\n", timeout=60)
+        assert child.returncode == 0
+
+    async def spent() -> dict[str, int]:
+        till = Till(open_storage(url))
+        purses: dict[str, int] = {}
+        for day in range(DAYS):
+            at = timestamp(SUNDAY + day * DAY_S)
+            purses |= {
+                name: charged for name, (charged, reserved) in (await till.purses(at, key=None, run=None)).items()
+            }
+        await till.storage.aclose()
+        return purses
+
+    return anyio.run(spent)
+
+
+def judge(purses: dict[str, int]) -> None:
+    """Sunday is of the week before. Each process asks twelve times a day, for far more than the limits."""
+    days = {name: purses[name] for name in ("day:2026-11-29", "day:2026-11-30", "day:2026-12-01")}
+    assert days == dict.fromkeys(days, DAILY)
+    assert (purses["week:2026-11-23"], purses["week:2026-11-30"]) == (DAILY, 2 * DAILY)
+
+
+async def test_days_turn_over_exactly_in_four_processes_in_sqlite(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    storage = SqliteStorage(tmp_path / "store.db")
+    await Till(storage).open(daily_nanos=DAILY, weekly_nanos=WEEKLY)
+    await storage.aclose()
+    judge(await anyio.to_thread.run_sync(play, url))
+
+
+async def test_days_turn_over_exactly_in_four_processes_in_postgresql(postgres_server: PostgresServer) -> None:
+    url = new_store(postgres_server)
+    storage = PostgresStorage(url)
+    await Till(storage).open(daily_nanos=DAILY, weekly_nanos=WEEKLY)
+    await storage.aclose()
+    judge(await anyio.to_thread.run_sync(play, url))
+
+
+pytestmark = pytest.mark.anyio
