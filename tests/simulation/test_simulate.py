@@ -94,6 +94,7 @@ async def test_limits_that_would_have_blocked_are_named() -> None:
     (costlier,) = report.costlier
     assert (costlier.account, costlier.requests) == ("acme", 40)
     assert costlier.before_usd == pytest.approx(cost_usd)
+    assert report.to_dict()["costlier"][0]["before_usd"] == costlier.before_usd
     await router.aclose()
 
 

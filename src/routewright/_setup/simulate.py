@@ -292,7 +292,7 @@ def _cost_of(calibration: Calibration, simulation: Simulation, account: str, day
         requests += count
         before += 0.0 if cell.before is None else x * calibration.ratio(calibration.key(cell.before, cell.size)).ratio
         after += 0.0 if cell.after is None else c * calibration.ratio(calibration.key(cell.after, cell.size)).ratio
-    return wire.AccountCost(account, int(requests), usd(before), usd(after))
+    return wire.AccountCost(account, int(requests), usd(float(before)), usd(float(after)))  # JSON knows no numpy
 
 
 def _costlier(simulation: Simulation, calibration: Calibration) -> list[wire.AccountCost]:
