@@ -125,9 +125,7 @@ def step(
     if now == (in_force, share, older):
         drafted = after.draft is not None and after.drafted_at is not None
         published = before.draft is not None and write_of(before.draft, "", "", "").content == in_force
-        assert drafted or published or before.draft == after.draft, (
-            "else a change without effect, such as the same part"
-        )
+        assert drafted or published or before.draft == after.draft, "else nothing changed, as by the same part"
         return []
     assert now[2][-50:] == now[2]
     draft = None if before.draft is None else write_of(before.draft, "", "", "").content
