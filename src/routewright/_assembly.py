@@ -673,10 +673,10 @@ class Parts:
         unnamed = self._stored.provisional
         engine = self.running
         versions = await self._stored.refresh()
-        fleet = self._fleets.get(self.environment)
-        if engine is None or fleet is None or versions is None:
+        if engine is None or versions is None:
             return
         with self._reloading.lock:
+            fleet = self._fleets[self.environment]
             if unnamed and unnamed is self._stored.provisional:  # else they were reloaded meanwhile
                 self._published = [*map(with_version, self._published, versions)]
                 self._stored.provisional = ()

@@ -150,11 +150,10 @@ class StoredPolicies:
     def table(self, own: Sequence[wire.PolicySnapshot], index: ModelIndex) -> PolicyTable:
         """The Router's own policies together with the published ones. Logs which of these it cannot use, and why."""
         table, problems = compile_table(own, self._publications, index)
-        known = self.refused
-        self.refused = {}
+        refused = {label: self.refused.get(label) or Outage(_log.warning, "") for label in problems}
         for label, problem in problems.items():
-            self.refused[label] = known.get(label) or Outage(_log.warning, "")
-            self.refused[label].begin(self._clock.monotonic(), f"{label} is not used: {problem}")
+            refused[label].begin(self._clock.monotonic(), f"{label} is not used: {problem}")
+        self.refused = refused
         return table
 
     async def _in_time(self, ask: Callable[[], Coroutine[object, object, T]], longest_s: float) -> T:
