@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from routewright import wire
-from routewright.wire.money import NANOS_PER_USD
+from routewright.wire.money import nanos_of
 
 _WHOLE = ("stop", "tool_calls")
 """Finish reasons of answers that no limit cut."""
@@ -66,31 +66,9 @@ class _Line(Struct, array_like=True, gc=False):
     looked: _Look | None = None
 
 
-class _Span(Struct, gc=False):
-    type: str
-    finish_reason: str | None = None
-    candidates: list[wire.Candidate] = []
-
-
-class _Body(Struct, gc=False):
-    """The fields of a trace that is stored as JSON."""
-
-    id: str
-    status: str
-    created_at: str
-    duration_ms: float
-    decision_input: wire.DecisionInput | None = None
-    cache_hit: bool = False
-    cost_usd: float = 0.0
-    charged_usd: float = 0.0
-    tokens: wire.Tokens = wire.Tokens()
-    metadata: Raw = Raw(b"{}")
-    spans: list[_Span] = []
-
-
 _candidates = msgspec.msgpack.Decoder(list[wire.Candidate]).decode
 _line = msgspec.msgpack.Decoder(_Line).decode
-_body = msgspec.json.Decoder(_Body).decode
+_trace = msgspec.json.Decoder(wire.Trace).decode
 
 
 @lru_cache(1_024)
@@ -102,7 +80,7 @@ def _chosen(candidates: bytes) -> wire.Candidate:
 def record_of(body: bytes) -> wire.DecisionRecord:
     """Decode a stored body of either form. Raises ``msgspec.MsgspecError``."""
     if body[:1] == b"{":
-        return _record_of_body(_body(body))
+        return record_of_trace(_trace(body))
     line = _line(body)
     attempts = line.attempts
     is_whole = len(attempts) == 1 and line.status == "completed" and attempts[0].finish_reason in _WHOLE
@@ -122,21 +100,18 @@ def record_of(body: bytes) -> wire.DecisionRecord:
 
 def record_of_trace(trace: wire.Trace) -> wire.DecisionRecord:
     """The same of a trace."""
-    return _record_of_body(_body(msgspec.json.encode(trace)))
-
-
-def _record_of_body(body: _Body) -> wire.DecisionRecord:
-    attempts = [span for span in body.spans if span.type == "model"]
-    is_whole = len(attempts) == 1 and body.status == "completed" and attempts[0].finish_reason in _WHOLE
+    attempts = [span for span in trace.spans if isinstance(span, wire.ModelSpan)]
+    decisions = (span for span in trace.spans if isinstance(span, wire.DecisionSpan) and span.candidates)
+    is_whole = len(attempts) == 1 and trace.status == "completed" and attempts[0].finish_reason in _WHOLE
     return wire.DecisionRecord(
-        body.id,
-        body.created_at,
-        body.decision_input,
-        next((span.candidates[0] for span in body.spans if span.candidates), None),
-        body.cache_hit,
-        round(body.cost_usd * NANOS_PER_USD),
-        round(body.charged_usd * NANOS_PER_USD),
-        body.duration_ms,
-        body.tokens.output if is_whole else None,
-        bytes(body.metadata),
+        trace.id,
+        trace.created_at,
+        trace.decision_input,
+        next((span.candidates[0] for span in decisions), None),
+        trace.cache_hit,
+        nanos_of(trace.cost_usd),
+        nanos_of(trace.charged_usd),
+        trace.duration_ms,
+        trace.tokens.output if is_whole else None,
+        msgspec.json.encode(trace.metadata),
     )
