@@ -128,21 +128,9 @@ class Admissions:
         if left is not None and left.key is not None and (left.key.models or left.key.policies):
             rights = narrow(caller, left.key)
         return Admission(
-            self,
-            read,
-            caller,
-            rights,
-            run,
-            left,
-            patient,
-            tokens,
-            trace_id,
-            at,
-            started_at,
-            deadline,
-            self.event_id,
+            self, read, caller, rights, run, left, patient, tokens, trace_id, at, started_at, deadline, self.event_id,
             tool,
-        )
+        )  # fmt: skip
 
     async def find_rights(self, read: Read, caller: Caller) -> Caller:
         """The caller with what its key may use. Raises as ``begin`` and ``is_open``."""

@@ -42,16 +42,7 @@ class Sums:
     """Running totals of a purse."""
 
     __slots__ = (
-        "account",
-        "charged",
-        "granted",
-        "is_known",
-        "is_of_run",
-        "is_temporary",
-        "name",
-        "payers",
-        "reserved",
-        "spent",
+        "account", "charged", "granted", "is_known", "is_of_run", "is_temporary", "name", "payers", "reserved", "spent",
     )  # fmt: skip
 
     def __init__(self, account: str, name: str) -> None:

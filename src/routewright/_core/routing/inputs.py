@@ -11,16 +11,7 @@ from routewright._core.catalogue.models import resolve, resolve_within
 from routewright._core.money import budget_nanos
 from routewright._core.request.read import BITS, keeps_an_hour, needs_of, wishes_of
 from routewright._core.request.rules import check_caller_extra, check_public_urls
-from routewright.wire import (
-    Budget,
-    Fallback,
-    JsonObject,
-    Params,
-    PolicyRules,
-    ReasoningBudget,
-    Requested,
-    RouteRequest,
-)
+from routewright.wire import Budget, Fallback, JsonObject, Params, PolicyRules, ReasoningBudget, Requested, RouteRequest
 
 from .quality import micro
 from .request_options import Requirements
