@@ -588,7 +588,7 @@ class Accounts(Protocol):
 
     def spent_shares(self, caller: wire.Caller) -> Mapping[wire.Period, int] | None:
         """Millionths spent of the present day's, week's and month's limit of a caller, from memory: of its key or its
-        account, whichever is more. Without a limit there is no entry. None: unknown to this process, as ``left``."""
+        account, whichever is more. Without a limit there is no entry. None: unknown to this process."""
 
 
 @runtime_checkable

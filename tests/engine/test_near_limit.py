@@ -127,3 +127,15 @@ async def test_the_limit_of_a_key_counts_too() -> None:
             reply = await opened.route("hi", caller=who, policy_id="careful", params={"max_output_tokens": 100})
             outputs.append(reply.output)
         assert outputs == ["mine/dear", "mine/cheap", "mine/dear"]
+
+
+async def test_a_key_limited_to_some_models_gets_other_rules_in_a_batch_too(url: str) -> None:
+    storage = open_storage(url)
+    console = Console(storage, secret="a secret that is long enough for one")
+    async with router(storage, monthly_limit_usd=100) as opened:
+        new = await console.create_key("acme", name="x", monthly_limit_usd=0.36, models=["mine/*"])
+        caller = Caller("acme", key_id=new.key.id)
+        for _ in range(3):  # PostgreSQL may hear of a settlement with the next admission
+            await opened.route("hi", caller=caller, policy_id="careful", params={"max_output_tokens": 100})
+        (one,) = await opened.route_many(["hi"], caller=caller, policy_id="careful")
+        assert getattr(one, "output", one) == "mine/cheap"

@@ -293,8 +293,7 @@ class Engine:
             request = permit(request, caller, fleet.select(caller.models or ()), policies.by_key)
         if request.policy_id is not None:
             policy, assignment = policies.choose(request.policy_id, caller.account, request.metadata)
-            payer = caller if admission is None else admission.caller
-            spent = self.admissions.find_spent(payer, policy.policy) if policy.classes else None
+            spent = self.admissions.find_spent(caller, policy.policy) if policy.classes else None
             shadow = policies.shadow(policy)
             policy, class_name = class_of(policy, request.metadata or {}, spent)
             requested = requested_of(request, self.defaults)

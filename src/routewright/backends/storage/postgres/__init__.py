@@ -169,12 +169,11 @@ class PostgresAccounts:
 
     def spent_shares(self, caller: Caller) -> Mapping[Period, int] | None:
         """As ``protocols.Accounts`` says."""
-        left = self.left(caller)
-        day, spent = self._writer.spent.get(caller, ("", ()))
-        if left is None or day != timestamp(self._clock.time())[:DAY]:
+        entry = self._writer.spent.get((caller.account, caller.environment, caller.key_id))
+        if entry is None or entry.day != timestamp(self._clock.time())[:DAY]:
             return None
-        limits = purses_of(left.account, left.key, day)
-        return spent_shares([(*purse, nanos) for purse, nanos in zip(limits.items(), spent, strict=False)])
+        limits = purses_of(entry.left.account, entry.left.key, entry.day)
+        return spent_shares([(*purse, nanos) for purse, nanos in zip(limits.items(), entry.nanos, strict=False)])
 
 
 def _answer(account: str, query: wire.Query, tables: Tables, transaction: AccountTransaction) -> Any:

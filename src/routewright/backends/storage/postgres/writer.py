@@ -16,7 +16,7 @@ from functools import partial
 from math import inf
 from operator import attrgetter
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -47,6 +47,14 @@ AGAIN_S = 0.5
 _RESULT = "SELECT result FROM kept WHERE account = $1 AND claim = $2"
 _log = logging.getLogger(__name__)
 Request = PendingAsk | Ending | Work
+
+
+class Spent(NamedTuple):
+    """What a caller has spent of its purses (``purses_of``) on a day."""
+
+    day: str
+    left: Left
+    nanos: Sequence[int]
 
 
 class Writer:
@@ -83,8 +91,8 @@ class Writer:
         """True after ``close`` without holds: the thread ends, even if some releases were not sent."""
         self.balances: dict[tuple[Caller, RunLimit | None], tuple[Left, float]] = {}
         """What callers have left, with the monotonic time."""
-        self.spent: dict[Caller, tuple[str, Sequence[int]]] = {}
-        """What callers have spent of their purses (``purses_of``), with the day."""
+        self.spent: dict[tuple[str, str, str | None], Spent] = {}
+        """By account, environment and key."""
 
     # In any thread
 
@@ -304,7 +312,7 @@ class Writer:
         shares = answer.get("spent") or [()] * len(lefts)  # stores of older versions do not say
         for (who, day, _), left, spent in zip(callers, lefts, shares, strict=True):
             self._note((who, None), left)
-            self.spent[who] = day, spent
+            self.spent[who.account, who.environment, who.key_id] = Spent(day, left, spent)
         self._take_ends(ends, {*answer["ended"]})
         has_expired = bool(answer["silent"] and expires) and self._expire()
         refused: list[PendingAsk] = []
