@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import date, timedelta
-from typing import Literal
 
 from msgspec.structs import astuple, replace
 
 from routewright import wire
+from routewright._core.accounts.purses import monday_of
 from routewright._core.analytics.estimate import ENOUGH, Calibration, Figures, Lengths
 from routewright._core.model_selector import ModelIndex
 from routewright._core.money import usd
@@ -20,26 +18,15 @@ from routewright.errors import NotFound, ValidationFailed
 from routewright.protocols import Storage
 from routewright.wire import SYSTEM_ACCOUNT, JsonObject, Term
 from routewright.wire.problems import did_you_mean, listed, shown
-from routewright.wire.timestamps import moment, timestamp
+from routewright.wire.timestamps import start_of, timestamp
 
 PAGE = 1_000
 _TOP = 10  # pairs of models in a report
 _ACCOUNTS = 5
 _SHARE = 0.05
 """Models with less of the cost do not make a report worthless if their answers drift."""
-_SPAN = re.compile(r"(\d{1,6})([hdw])")
-_HOURS = {"h": 1, "d": 24, "w": 7 * 24}
-
-
-_Period = Literal["day", "week", "month"]
-_Limit = tuple[_Period, Callable[[str], str], int]
-
-
-def moment_of(since: str, now: float) -> str:
-    """A time, or a span back from now such as ``7d``. Raises ``ValidationFailed``."""
-    if (match := _SPAN.fullmatch(since)) is not None:
-        return timestamp(max(0.0, now - int(match[1]) * _HOURS[match[2]] * 3600))
-    return moment("since", since)
+_STARTS: dict[wire.Period, Callable[[str], str]] = {"day": str, "week": monday_of, "month": "{:.7}-01".format}
+"""First day of a day's period."""
 
 
 class Simulator:
@@ -58,7 +45,7 @@ class Simulator:
         """``models``: what policies refer to while no trace names a catalogue."""
         self._storage = storage
         self._models = models
-        self._since = moment_of(since, now)
+        self._since = start_of(since, now)
         self._until = timestamp(now + 0.001)  # requests of this millisecond, too
         self._terms = parse_filter(filter)
         self._account = account
@@ -318,33 +305,21 @@ def _blocked(
     blocked = []
     for name, account in accounts.items():
         days = sorted(day for owner, day in simulation.accounts if owner == name)
-        for period, start_of, limit in () if account is None else _limits_of(account):
+        limits = () if account is None else zip(_STARTS.items(), account.period_nanos, strict=True)
+        for (period, start), limit in limits:
+            if limit is None:
+                continue
             spent: dict[str, list[float]] = {}
             for day in days:
                 cost = _cost_of(calibration, simulation, name, day)
                 after = cost.after_usd
                 real = usd(sum(int(sums[3]) for sums in simulation.accounts[name, day].values()))
-                total = spent.setdefault(start_of(day), [0.0, 0.0, 0.0])
+                total = spent.setdefault(start(day), [0.0, 0.0, 0.0])
                 over = min(1.0, max(0.0, total[0] + after - usd(limit)) / after) if after else 0.0
                 total[0] += after
                 total[1] += real
                 total[2] += over * cost.requests
-            for start, (after, real, requests_over) in spent.items():
+            for first, (after, real, requests_over) in spent.items():
                 if after > usd(limit) >= real:
-                    blocked.append(wire.BlockedBudget(name, period, start, usd(limit), after, round(requests_over)))
+                    blocked.append(wire.BlockedBudget(name, period, first, usd(limit), after, round(requests_over)))
     return blocked
-
-
-def _limits_of(account: wire.Account) -> list[_Limit]:
-    """Periods, the first day of that of a day, and limits in nano-dollars."""
-    limits: list[tuple[_Period, Callable[[str], str], int | None]] = [
-        ("day", lambda day: day, account.daily_nanos),
-        ("week", _monday, account.weekly_nanos),
-        ("month", lambda day: f"{day[:7]}-01", account.monthly_nanos),
-    ]
-    return [(period, start_of, limit) for period, start_of, limit in limits if limit is not None]
-
-
-def _monday(day: str) -> str:
-    at = date.fromisoformat(day)
-    return (at - timedelta(days=at.weekday())).isoformat()
