@@ -568,8 +568,7 @@ class Console(Closing):
         The requests are those that named the policy; if there are none, those without a policy. ``filter`` selects
         others. ``since``: a time, or a span such as ``7d``. ``account`` None: all. Raises ``ValidationFailed`` and
         ``NotFound``."""
-        simulator = self._simulator(since, filter, account)
-        return await simulator.simulate(draft)
+        return await self._simulator(since, filter, account).simulate(draft)
 
     async def what_if(
         self,
@@ -585,8 +584,8 @@ class Console(Closing):
         """Decide the stored requests of a time again ``without`` some models or with ``only`` some, at the ``prices``
         of a catalogue, or with ``cache=False``, and report what they would have cost. No model is called. Raises
         ``ValidationFailed``."""
-        simulator = self._simulator(since, filter, account)
-        return await simulator.what_if(without, only, None if prices is None else prices.models, cache)
+        models = None if prices is None else prices.models
+        return await self._simulator(since, filter, account).what_if(without, only, models, cache)
 
     def _simulator(self, since: str, filter: str, account: str | None) -> Simulator:
         models = Catalogue().models

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
 from weakref import WeakMethod
 
 from routewright import wire
@@ -29,7 +28,8 @@ LONGEST_S = 10.0
 """Time-out of a read in the background."""
 EVERY_S = 2.0
 """How often publications are read. They are in force everywhere in under five seconds."""
-T = TypeVar("T")
+_WHAT = "the owner of the policies"
+Ask = Callable[[], Coroutine[object, object, list[wire.PolicyVersion]]]
 Refresh = Callable[[], Coroutine[object, object, None]]
 
 _log = logging.getLogger(__name__)
@@ -60,8 +60,7 @@ class StoredPolicies:
         if not writes and self._owner is None:
             return []
         try:
-            ask = partial(self._ask, writes, is_claiming=True)
-            versions = self._ask_now(lambda: unhindered(ask, "the owner of the policies"))
+            versions = self._ask_now(partial(self._ask, writes, is_claiming=True))
         except ValidationFailed:
             raise
         except RouterError as error:
@@ -77,8 +76,7 @@ class StoredPolicies:
         before = self._publications
         unnamed = self.provisional
         try:
-            ask = partial(self._ask, unnamed, is_claiming=bool(unnamed))
-            versions = await self._in_time(lambda: unhindered(ask, "the owner of the policies"), LONGEST_S)
+            versions = await self._in_time(partial(self._ask, unnamed, is_claiming=bool(unnamed)), LONGEST_S)
         except RouterError as error:
             self._fail(error, unnamed)
             return None
@@ -156,16 +154,16 @@ class StoredPolicies:
         self.refused = refused
         return table
 
-    async def _in_time(self, ask: Callable[[], Coroutine[object, object, T]], longest_s: float) -> T:
+    async def _in_time(self, ask: Ask, longest_s: float) -> list[wire.PolicyVersion]:
         with self._clock.deadline(self._clock.monotonic() + longest_s):
-            return await ask()
+            return await unhindered(ask, _WHAT)
         raise StorageUnavailable(f"the storage did not answer within {longest_s:g} s")
 
-    def _ask_now(self, ask: Callable[[], Coroutine[object, object, T]]) -> T:
+    def _ask_now(self, ask: Ask) -> list[wire.PolicyVersion]:
         """``_in_time`` for plain code. In a new loop, since this thread may be the worker's."""
         if self._storage.is_immediate or self._clock.virtual:
             try:
-                return at_once(ask())
+                return at_once(unhindered(ask, _WHAT))
             except RuntimeError as error:
                 raise StorageUnavailable("the storage waits, but virtual time stands still in plain code") from error
         try:
