@@ -361,6 +361,14 @@ async def test_the_standing_has_charges_reservations_and_balance(console: Consol
     assert (stands.month.spent_usd, stands.month.limit_usd, stands.month.left_usd) == (1.0, 1.0, 0.0)
 
 
+async def test_the_standing_of_a_tag_takes_values_as_a_call_does(console: Console) -> None:
+    await console.create_account("acme", tag_limits=[{"key": "team", "daily_limit_usd": 2}])
+    for value, text in (("a:b", "a:b"), (1.0, "1"), (True, "true"), ("x" * 101, "sha256:")):
+        (purse,) = (await console.standing("acme", tags={"team": value, "other": "x"})).tags
+        assert purse.name.startswith(f"tag:team={text}")
+    assert not (await console.standing("acme", tags={"team": ["a"]})).tags
+
+
 async def test_percent_is_none_without_a_limit(console: Console) -> None:
     await console.create_account("acme")
     month = (await console.standing("acme")).month

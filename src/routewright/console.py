@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from . import wire
 from ._core.accounts.keys import RANDOM_BYTES, SHOWN, is_live, new_key
+from ._core.accounts.purses import tags_of
 from ._core.accounts.terms import SomeLimits as SomeLimits
 from ._core.accounts.terms import account_terms, change, check_account, credit_of, describe, incident_terms, key_terms
 from ._core.accounts.terms import limits_of as limits_of
@@ -199,12 +200,11 @@ class Console(Closing):
         balance = _balance((await self._read_standing(account)).purses)
         return wire.Credit(write.id, credit.nanos, written.created, None if balance is None else balance.left_nanos)
 
-    async def standing(self, account: str, *, tags: Mapping[str, str] | None = None) -> wire.AccountStanding:
+    async def standing(self, account: str, *, tags: Mapping[str, object] | None = None) -> wire.AccountStanding:
         """The balance of an account and its charges of this day, week and month, also for its keys with budgets.
-        ``tags``: metadata whose limits to show, too. Raises ``NotFound``."""
-        standing = await self._read_standing(account, tags=tuple((tags or {}).items()))
-        if standing.account is None:
-            raise NotFound(f"no account {describe(account)}")
+        ``tags``: metadata of a request whose limits to show, too. Raises ``NotFound``."""
+        terms = await self.account(account)
+        standing = await self._read_standing(account, tags=tags_of(terms, tags))
         own = {purse.level: purse for purse in standing.purses}
         limited_tags = tuple([purse for purse in standing.purses if purse.level == "tag"])
         keys = []
@@ -215,7 +215,7 @@ class Console(Closing):
                 short = {purse.name.split(":")[-2]: purse for purse in of_key[1:-1]}
                 keys.append(wire.KeyStanding(key, of_key[0], of_key[-1], short.get("day"), short.get("week")))
         return wire.AccountStanding(
-            standing.account, _balance(standing.purses), own["month"], tuple(keys), own.get("day"), own.get("week"),
+            terms, _balance(standing.purses), own["month"], tuple(keys), own.get("day"), own.get("week"),
             limited_tags,
         )  # fmt: skip
 

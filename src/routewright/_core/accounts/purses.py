@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, timedelta
 from functools import lru_cache
 from hashlib import sha256
@@ -117,7 +117,7 @@ def monday_of(day: str) -> str:
     return (at - timedelta(days=at.weekday())).isoformat()
 
 
-def tags_of(account: Account, metadata: JsonObject | None) -> Tags:
+def tags_of(account: Account, metadata: Mapping[str, object] | None) -> Tags:
     """Keys and values of the metadata that an account limits. Only texts, numbers and booleans count."""
     texts = {limit.key: text_of((metadata or {}).get(limit.key)) for limit in account.tag_limits}
     return tuple([(key, _short_value(text)) for key, text in texts.items() if text is not None])
