@@ -149,6 +149,7 @@ def test_a_report_shows_figures_with_intervals_and_what_changes(capsys: Capture)
         "actual cost $9.87",
         "not repeatable 3",
         "expected cost $10 ($9.5 to $10.5) $10.2 ($9.6 to $10.9) +2.0% (-1.0% to +6.0%)",
+        "the figures are without 5 requests that would be refused",
         "expected latency 900 ms (880 ms to 920 ms) 1.2 s (1.1 s to 1.3 s) +33.0% (+20.0% to +40.0%)",
         f"{BIG} {SMALL} 295",
         f"{BIG} refused 5",
@@ -203,6 +204,14 @@ def test_a_gate_fails_where_nothing_is_claimed(capsys: Capture, simulations: Sim
     assert re.search(rf"\n{BIG} +1.8 +900\n", said)
     failure = "cost>+500% fails: nothing is claimed; the answers have drifted"
     assert said.splitlines()[-1] == failure
+    simulations.report = replace(REPORT, latency_change=None, latency_problem="few outcomes")
+    said = shown(capsys, "policies", "simulate", "desk", "--fail-if", "latency>+5%", code=1)
+    assert "no latency: few outcomes" in said
+    assert "latency>+5% fails: nothing is claimed; few outcomes" in said
+    simulations.report = replace(DRIFTED, requests=0, refusals=[], rerouted=0, problem="no stored request matches")
+    said = shown(capsys, "policies", "simulate", "desk", "--fail-if", "rerouted>50%", code=1)
+    assert "rerouted>50% fails: nothing is claimed; no stored request matches" in said
+    simulations.report = DRIFTED
     capsys.readouterr()
     assert main([*argv, "--json"]) == 1
     body = json.loads(capsys.readouterr().out)

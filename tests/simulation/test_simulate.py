@@ -10,7 +10,7 @@ from routewright.errors import NotFound, ValidationFailed
 from routewright.testing import FakeClock
 from routewright.wire import SYSTEM_ACCOUNT, Budget, Caller, PolicyClass, PolicyMatch, PolicyRecord, PutPolicyRecord
 
-from .traffic import BIG, DRAFT, MODELS, SMALL, TINY, Lengths, router_of, serve
+from .traffic import BIG, DRAFT, LIVE, MODELS, SMALL, TINY, Lengths, router_of, serve
 
 pytestmark = pytest.mark.anyio
 
@@ -62,8 +62,42 @@ async def test_new_refusals_are_counted_by_constraint() -> None:
     console, _ = await console_over((60, {}))
     report = await console.simulate(replace(DRAFT, budget=Budget(max_cost_usd=0.0000001)))
     assert [(each.constraint, each.new, each.gone) for each in report.refusals] == [("budget_cost", 60, 0)]
-    assert report.cost_after_usd is not None
-    assert report.cost_after_usd.value == 0
+    assert (report.problem, report.cost_after_usd) == ("every request would be refused", None)
+
+
+async def test_a_refusal_is_no_saving() -> None:
+    """The requests that are still served cost what they did."""
+    console, _ = await console_over((40, {"metadata": {"tier": "free"}}), (40, {"metadata": {"tier": "gold"}}))
+    free = PolicyClass(match=PolicyMatch(metadata={"tier": "free"}), budget=Budget(max_cost_usd=0.0000001))
+    report = await console.simulate(replace(LIVE, classes=[free]))
+    assert report.refusals[0].new == 40
+    assert report.cost_change is not None
+    assert report.cost_change.value == pytest.approx(0)
+
+
+async def test_no_latency_is_claimed_of_models_without_outcomes() -> None:
+    console, _ = await console_over((60, {}))
+    report = await console.simulate(DRAFT)
+    assert report.cost_change is not None
+    assert (report.latency_before_ms, report.latency_change) == (None, None)
+    problem = "60 of the requests would go to 'small/two', with fewer than 30 outcomes on such requests"
+    assert (report.problem, report.latency_problem) == (None, problem)
+
+
+async def test_a_draft_that_changes_nothing_blocks_nothing() -> None:
+    """Even if the account's answers were shorter than others, so that more was expected of them."""
+    clock = FakeClock()
+    storage = MemoryStorage()
+    console = Console(storage, clock=clock)
+    lengths = Lengths(1)
+    router = router_of(storage, lengths, clock)
+    await console.create_account("acme", plan="unlimited")
+    cost_usd = await serve(router, clock, 30, 1, caller=Caller("acme"))
+    lengths.factor = 1.2
+    await serve(router, clock, 30, 1)
+    await console.change_account("acme", monthly_limit_usd=1.01 * cost_usd)
+    assert (await console.simulate(LIVE)).blocked == []
+    await router.aclose()
 
 
 async def test_a_draft_of_the_storage_is_simulated_by_its_name() -> None:

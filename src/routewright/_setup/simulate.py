@@ -8,7 +8,7 @@ from msgspec.structs import astuple, replace
 
 from routewright import wire
 from routewright._core.accounts.purses import monday_of
-from routewright._core.analytics.estimate import ENOUGH, Calibration, Figures, Lengths
+from routewright._core.analytics.estimate import ENOUGH, Calibration, Cell, Figures, Lengths
 from routewright._core.model_selector import ModelIndex
 from routewright._core.money import usd
 from routewright._core.policy import check_policy, resolve, with_version
@@ -24,7 +24,8 @@ PAGE = 1_000
 _TOP = 10  # pairs of models in a report
 _ACCOUNTS = 5
 _SHARE = 0.05
-"""Models with less of the cost do not make a report worthless if their answers drift."""
+"""Models with less of the cost do not make a report worthless if their answers drift, nor do those with less of the
+requests if nothing is known of their times."""
 _STARTS: dict[wire.Period, Callable[[str], str]] = {"day": str, "week": monday_of, "month": "{:.7}-01".format}
 """First day of a day's period."""
 
@@ -180,11 +181,13 @@ class Simulator:
         problem = _problem(simulation, calibration, drifts)
         cells = simulation.cells
         costs = latencies = None
+        answered = {cell: int(sums[0]) for cell, sums in calibration.cells if cell.served and cell.after}
+        latency_problem = problem or _latency_problem(calibration, answered)
         if problem is None:
             costs = calibration.figures()
+        if latency_problem is None:
             timed = [(cell, sums) for cell, sums in zip(cells, simulation.latencies, strict=True) if cell.served]
             latencies = Calibration(timed).figures()
-        answered = sum(float(sums[0]) for cell, sums in zip(cells, simulation.costs, strict=True) if cell.served)
         counts = {cell: int(sums[0]) for cell, sums in zip(cells, simulation.costs, strict=True)}
         pairs: dict[tuple[str | None, str | None], int] = {}
         for cell, count in counts.items():
@@ -202,11 +205,12 @@ class Simulator:
             "reroutes": [wire.Reroute(*pair, count) for pair, count in ranked[:_TOP]],
             "actual_cost_usd": usd(simulation.actual_nanos),
             **_named("cost", "usd", costs, 1e-9),
-            **_named("latency", "ms", latencies, 1 / max(1.0, answered)),
+            **_named("latency", "ms", latencies, 1 / max(1, sum(answered.values()))),
             "refusals": [wire.RefusalChange(name, refused[name, True], refused[name, False]) for name in constraints],
             "expectations": sorted({cell.after for cell in cells if cell.after} - calibration.outcomes.keys()),
             "drifts": drifts,
             "problem": problem,
+            "latency_problem": latency_problem,
         }
 
 
@@ -266,7 +270,19 @@ def _problem(simulation: Simulation, calibration: Calibration, drifts: Sequence[
     if drifts and calibration.share(drifted) >= _SHARE:
         texts = [f"{drift.model} {drift.ratio.value:.2f} times as long" for drift in drifts]
         return f"answers are no longer as long as expected: {', '.join(texts)}"
+    if all(cell.after is None for cell, _ in calibration.cells):
+        return "every request would be refused"
     return None
+
+
+def _latency_problem(calibration: Calibration, answered: Mapping[Cell, int]) -> str | None:
+    """Why no time can be claimed, if so. A time from the catalogue is no match for a measured one."""
+    moved = {cell: count for cell, count in answered.items() if cell.before != cell.after}
+    few = sorted({cell.after for cell in moved if cell.after and calibration.outcomes.get(cell.after, 0) < ENOUGH})
+    count = sum(count for cell, count in moved.items() if cell.after in few)
+    if count <= _SHARE * sum(answered.values()):
+        return None
+    return f"{count} of the requests would go to {listed(few)}, with fewer than {ENOUGH} outcomes on such requests"
 
 
 def _cost_of(calibration: Calibration, simulation: Simulation, account: str, day: str) -> wire.AccountCost:
@@ -312,8 +328,8 @@ def _blocked(
             spent: dict[str, list[float]] = {}
             for day in days:
                 cost = _cost_of(calibration, simulation, name, day)
-                after = cost.after_usd
                 real = usd(sum(int(sums[3]) for sums in simulation.accounts[name, day].values()))
+                after = max(0.0, real + cost.after_usd - cost.before_usd)  # what does not change costs what it did
                 total = spent.setdefault(start(day), [0.0, 0.0, 0.0])
                 over = min(1.0, max(0.0, total[0] + after - usd(limit)) / after) if after else 0.0
                 total[0] += after

@@ -48,8 +48,9 @@ class Condition(NamedTuple):
             "rerouted": share_of(report.rerouted, report.requests),
         }
         change = changes[self.metric]
-        if change is None:
-            return f"{self.text} fails: nothing is claimed; {report.problem}"
+        if change is None or not report.requests:
+            problem = report.problem or (report.latency_problem if self.metric == "latency" else None)
+            return f"{self.text} fails: nothing is claimed; {problem or 'no request was served before'}"
         if self.admits(change):
             return ""
         interval = f"95% interval {change.low:+.1%} to {change.high:+.1%}"

@@ -61,6 +61,10 @@ def figures_page(title: str, report: SimulationReport | WhatIfReport) -> Iterato
             change = _interval("", *_numbers(getattr(report, f"{name}_change")))
             rows.append(Row((f"expected {name}", *(_interval(f"_{unit}", *numbers) for numbers in ends), change)))
         yield from (Table(rows, "|before|after|change"), Line())
+        if report.latency_problem is not None:
+            yield Line(f"no latency: {report.latency_problem}", "bad")
+        if refused := sum(refusal.new for refusal in report.refusals):
+            yield Line(f"the figures are without {with_count(refused, 'request')} that would be refused", "bad")
     else:
         yield from (Line(f"no figures: {report.problem}", "bad"), Line())
     reroutes = "from_model to_model requests"
@@ -109,8 +113,10 @@ def _tables(report: msgspec.Struct, **columns: str) -> Iterator[Block]:
         yield from (listing(records, paths), Line()) if records else ()
 
 
-def _numbers(figure: Estimate | Figure) -> tuple[float, ...]:
+def _numbers(figure: Estimate | Figure | None) -> tuple[float, ...]:
     """A figure and the ends of its interval, as far as they are known."""
+    if figure is None:
+        return ()
     if isinstance(figure, Estimate):
         return figure.value, figure.low, figure.high
     return () if figure.value is None else (figure.value, *(figure.interval or ()))

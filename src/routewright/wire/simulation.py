@@ -91,12 +91,13 @@ class Simulated(Struct, frozen=True, kw_only=True):
     actual_cost_usd: float
     """What the requests really cost."""
     cost_before_usd: Estimate | None
-    """Expected cost as decided. None, here and below: answers have drifted, or there are too few to claim anything."""
+    """Expected cost as decided. Requests that would newly be refused are in no figure, since a refusal is no saving.
+    None, here and below: answers have drifted, or there are too few to claim anything."""
     cost_after_usd: Estimate | None
     cost_change: Estimate | None
     """Relative change: 0.05 is 5 % more."""
     latency_before_ms: Estimate | None
-    """Mean time of a request."""
+    """Mean time of a request. None, too, if over 5 % of the requests would go to models with too few outcomes."""
     latency_after_ms: Estimate | None
     latency_change: Estimate | None
     refusals: list[RefusalChange]
@@ -105,6 +106,8 @@ class Simulated(Struct, frozen=True, kw_only=True):
     drifts: list[Drift]
     problem: str | None = None
     """Why the estimates are None."""
+    latency_problem: str | None = None
+    """Why those of the latency are None."""
 
 
 class SimulationReport(Simulated, frozen=True, kw_only=True):

@@ -66,6 +66,11 @@ class Cell(NamedTuple):
     after: str | None
     size: int
 
+    @property
+    def is_newly_refused(self) -> bool:
+        """Such requests are in no figure, since a refusal is no saving."""
+        return self.before is not None and self.after is None
+
 
 class Figures(NamedTuple):
     """Totals before and after, and the relative change."""
@@ -159,7 +164,7 @@ class Calibration:
     def _line(self, side: str, column: int) -> _Line:
         """The influence of a request on the total of one side, as coefficients of x, c and y by cell."""
         n = len(self.cells)
-        targets = [getattr(cell, side) for cell, _ in self.cells]
+        targets = [None if cell.is_newly_refused else getattr(cell, side) for cell, _ in self.cells]
         keys = [
             None if model is None else self.key(model, cell.size)
             for model, (cell, _) in zip(targets, self.cells, strict=True)
