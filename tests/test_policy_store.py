@@ -184,14 +184,17 @@ async def test_a_share_runs_beside_the_version_in_force_until_it_is_published(
     await policies.draft(BETTER)
     assert (await policies.publish("desk", share=0.1, share_by="metadata.user")).label == SECOND
     assert await labels(policies) == (FIRST, SECOND)
-    await policies.draft(BEST)
     await policies.publish("desk", share=0.5)
     record = await policies.get("desk")
     assert record.share is not None
-    assert (record.share.fraction, record.share.by, record.draft) == (0.5, "metadata.user", BEST)
+    assert (record.share.fraction, record.share.by) == (0.5, "metadata.user")
+    await policies.draft(BEST)
+    for share in (None, 0.7):
+        with pytest.raises(ValidationFailed, match=f"a share of {SECOND} runs, .* a newer draft; roll_back"):
+            await policies.publish("desk", share=share)
+    await policies.discard("desk")
     assert (await policies.publish("desk", by="ada")).label == SECOND
     assert await labels(policies) == (SECOND, None)
-    assert (await policies.get("desk")).draft == BEST, "a newer draft waits"
     assert await announced(storage) == [(None, FIRST), (FIRST, SECOND), (FIRST, SECOND)]
 
 
@@ -217,6 +220,8 @@ async def test_a_share_needs_a_version_in_force_and_a_fraction(policies: PolicyS
     for share_by in ("user", "metadata.", ""):
         with pytest.raises(ValidationFailed, match="share_by"):
             await policies.publish("desk", share=0.1, share_by=share_by)
+    with pytest.raises(ValidationFailed, match="share_by: is set without a share"):
+        await policies.publish("desk", share_by="metadata.user")
     with pytest.raises(ValidationFailed, match="by: must be 0 to 100 printable characters"):
         await policies.publish("desk", by=7)  # type: ignore[arg-type]
     assert await labels(policies) == (FIRST, None)

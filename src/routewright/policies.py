@@ -190,7 +190,8 @@ class PolicyStore(Closing):
     ) -> PolicyVersion:
         """Put the draft in force, and return its version. With ``share=0.1`` it serves a tenth of the traffic beside
         the version in force: by account, or by the value of ``share_by="metadata.<key>"``. While such a share runs,
-        ``publish(name)`` puts that version in force for all, another ``share`` changes its part, and a draft waits.
+        ``publish(name)`` puts that version in force for all, and another ``share`` changes its part; with a newer draft,
+        both are refused.
 
         The draft is checked as by ``check``. Raises ``ValidationFailed``, also for a name that a file or code owns,
         ``NotFound`` and ``PreconditionFailed``."""
@@ -199,9 +200,14 @@ class PolicyStore(Closing):
         versions = await self._versions(name)
         at = self._now()
         running = record.share
+        if share is None and share_by is not None:
+            raise ValidationFailed.at("share_by", "is set without a share", "add one, such as 0.1, or leave it out")
         writes: Sequence[wire.Write] = ()
         if running is not None:
             version = versions[running.content]
+            if record.draft is not None:
+                problem = f"a share of {version.label} runs, and {shown(name)} has a newer draft"
+                raise ValidationFailed.at("name", problem, "roll_back() ends the share, discard() drops the draft")
         else:
             write = publication.write_of(await self._check(_draft_of(record)), at, terms["by"], terms["note"])
             label = next_label(name, at, [version.label for version in versions.values()])
@@ -215,8 +221,8 @@ class PolicyStore(Closing):
             share_by = terms["share_by"] or (running.by if running else "account")
             part = PolicyShare(version.content, terms["share"], share_by)
         in_force = version.content if part is None else record.content
-        before = _without_draft(record) if running is None else record
-        await self._put(record, publication.put_in_force(before, in_force, part, at, terms["by"]), versions, *writes)
+        after = publication.put_in_force(_without_draft(record), in_force, part, at, terms["by"])
+        await self._put(record, after, versions, *writes)
         return version
 
     async def roll_back(self, name: str, *, to: str | None = None, by: str = "") -> PolicyVersion:

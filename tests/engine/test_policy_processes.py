@@ -63,11 +63,15 @@ RACER = """
     MODELS = ["openai/gpt-4.1", "openai/gpt-6-luna", "mistral/mistral-medium-2604", "google/gemini-3.1-flash-lite"]
 
     async def change(store, random):
-        await store.draft(Policy(name="desk", models=[random.choice(MODELS)]), by=str(seed))
-        match random.choice(["share", "share", "publish", "roll back"]):
+        action = random.choice(["share", "share", "publish", "complete", "roll back"])
+        if action == "complete":
+            await store.discard("desk")
+        else:
+            await store.draft(Policy(name="desk", models=[random.choice(MODELS)]), by=str(seed))
+        match action:
             case "share":
                 await store.publish("desk", share=random.choice([0.2, 0.5]), share_by="metadata.user")
-            case "publish":
+            case "publish" | "complete":
                 await store.publish("desk")
             case "roll back":
                 await store.roll_back("desk")

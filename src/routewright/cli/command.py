@@ -130,6 +130,7 @@ _HINTS = {
     "change_account() changes its terms": "'routewright accounts change' changes its terms",
     "pass force=True to": "pass --force to",
     "draft(policy) first": "'routewright policies draft FILE' saves one",
+    "roll_back() ends the share, discard() drops": "'policies rollback' ends the share, 'policies discard' drops",
     "free the name with retire()": "free the name with 'routewright policies retire'",
     "or pass a datetime with a time zone": "or how long ago, as 30m, 2h, 7d",
     "pass RateLimits(requests_per_min=..., ...)": "give at least one of them",
