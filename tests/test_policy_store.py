@@ -126,7 +126,9 @@ async def test_models_of_recent_traces_and_of_the_consoles_catalogue_are_known(
     mine = Model(id="mine/one", provider="mine", context_window=8_000, quality=0.5)
     policies = Console(storage, clock=clock).policies
     draft = await policies.draft(replace(DESK, models=["mine/one"]))
-    with pytest.raises(ValidationFailed, match="unknown model 'mine/one'"):
+    with pytest.raises(
+        ValidationFailed, match=r"unknown model 'mine/one'.*; models of your own .* Console\(catalogue="
+    ):
         await policies.check("desk")
     assert await Console(storage, catalogue=Catalogue([mine]), clock=clock).policies.check("desk") == draft.draft
     provider = ScriptedProvider(["Hi"], models=[mine])
@@ -134,6 +136,16 @@ async def test_models_of_recent_traces_and_of_the_consoles_catalogue_are_known(
     await router.route("Hello")
     await router.flush()
     assert await policies.check("desk") == draft.draft
+
+
+async def test_a_shadow_is_a_draft_or_policy_of_the_storage(policies: PolicyStore) -> None:
+    await policies.draft(replace(DESK, shadow="bold"))
+    with pytest.raises(
+        ValidationFailed, match=r"policies\['desk'\]\.shadow: there is no draft or policy 'bold'; draft it"
+    ):
+        await policies.publish("desk")
+    await policies.draft(Policy(name="bold", goal="quality"))
+    assert (await policies.publish("desk")).label == FIRST
 
 
 async def test_an_id_that_another_policy_has_is_refused(policies: PolicyStore) -> None:
@@ -234,7 +246,7 @@ async def test_rolling_back_again_goes_further_back(policies: PolicyStore) -> No
     await publish(policies, DESK, BETTER, DESK, BEST)
     walk = [(await policies.roll_back("desk")).label for _ in range(3)]
     assert walk == [FIRST, SECOND, FIRST]
-    with pytest.raises(ValidationFailed, match="'desk' has no previous version"):
+    with pytest.raises(ValidationFailed, match="to: is missing, and 'desk' has no previous version; name the version"):
         await policies.roll_back("desk")
 
 

@@ -26,7 +26,7 @@ from ._runtime.identity import Ids
 from ._runtime.loop import in_thread
 from ._setup.input_file import path_of, read
 from .catalogue import Catalogue
-from .errors import NotFound, PreconditionFailed, RouterError, ValidationFailed
+from .errors import NotFound, PreconditionFailed, Problem, RouterError, ValidationFailed, renaming
 from .protocols import Clock, Storage
 from .wire import SYSTEM_ACCOUNT, Policy, PolicyChanged, PolicyDiff, PolicyRecord, PolicyShare, PolicyVersion
 from .wire.problems import did_you_mean, listed, shown
@@ -144,7 +144,7 @@ class PolicyStore(Closing):
         """The record of a name: its owner, its draft, and what is in force. Raises ``NotFound``."""
         records = {record.name: record for record in await self.list()}
         if name not in records:
-            hint = did_you_mean(name, records) or "draft() makes one"
+            hint = did_you_mean(name, records) or "draft it first"
             raise NotFound(f"there is no policy {shown(name)}; {hint}")
         return records[name]
 
@@ -182,7 +182,7 @@ class PolicyStore(Closing):
         record = await self.get(name)
         draft = _draft_of(record)
         versions = await self._versions(name)
-        version = versions.get(record.content or "") if against is None else _labelled(against, versions)
+        version = versions.get(record.content or "") if against is None else _labelled("against", against, versions)
         return publication.compare(version, draft)
 
     async def publish(
@@ -190,8 +190,8 @@ class PolicyStore(Closing):
     ) -> PolicyVersion:
         """Put the draft in force, and return its version. With ``share=0.1`` it serves a tenth of the traffic beside
         the version in force: by account, or by the value of ``share_by="metadata.<key>"``. While such a share runs,
-        ``publish(name)`` puts that version in force for all, and another ``share`` changes its part; with a newer draft,
-        both are refused.
+        ``publish(name)`` puts that version in force for all, and another ``share`` changes its part; with a newer
+        draft, both are refused.
 
         The draft is checked as by ``check``. Raises ``ValidationFailed``, also for a name that a file or code owns,
         ``NotFound`` and ``PreconditionFailed``."""
@@ -232,10 +232,11 @@ class PolicyStore(Closing):
         terms = publication_terms({"by": by})
         record = _own(await self.get(name))
         versions = await self._versions(name)
-        content = None if to is None else _labelled(to, versions).content
+        content = None if to is None else _labelled("to", to, versions).content
         after = publication.roll_back(record, content, self._now(), terms["by"])
         if after is None or after.content is None:
-            raise ValidationFailed.at("name", f"{shown(name)} has no previous version", "publish a draft")
+            problem = f"is missing, and {shown(name)} has no previous version"
+            raise ValidationFailed.at("to", problem, "name the version to return to, or publish a draft")
         await self._put(record, after, versions)
         return versions[after.content]
 
@@ -277,25 +278,44 @@ class PolicyStore(Closing):
         return after
 
     async def _check(self, policy: Policy) -> Policy:
-        """Raises ``ValidationFailed`` for unknown models, and for an id that another policy has."""
-        catalogues = [Catalogue()] if self._catalogue is None else [Catalogue(), self._catalogue]
-        models = {model.id: model for catalogue in catalogues for model in catalogue.models}
-        aliases = {alias: id for catalogue in catalogues for alias, id in catalogue.aliases.items()}
-        accounts = await self._checked.read(SYSTEM_ACCOUNT, wire.AllAccounts())
-        catalogue_ids = set[str]()
-        for account in (wire.DEFAULT_ACCOUNT, *(account.name for account in accounts[:RECENT])):
-            traces = await self._checked.scan(account, wire.TraceItems(), after=None, limit=RECENT)
-            catalogue_ids |= {trace.decision_input.catalogue for trace in traces if trace.decision_input is not None}
-        for id in catalogue_ids:
-            snapshot = await self._checked.read(SYSTEM_ACCOUNT, wire.SnapshotById(id))
-            known = snapshot.models if isinstance(snapshot, wire.CatalogueSnapshot) else ()
-            models = {model.id: model for model in known} | models
-        resolve([policy], ModelIndex([*models.values()], aliases))
-        contents = [record.content for record in await self.list() if record.name != policy.name]
+        """Raises ``ValidationFailed`` for unknown models, a shadow that there is not, and an id that another policy
+        has."""
+        with renaming(_explain):
+            resolve([policy], await known_models(self._checked, self._catalogue))
+        records = await self.list()
+        if policy.shadow is not None and policy.shadow not in (names := [record.name for record in records]):
+            problem = f"there is no draft or policy {shown(policy.shadow)}"
+            hint = did_you_mean(policy.shadow, names) or "draft it first"
+            raise ValidationFailed.at(f"policies[{shown(policy.name)}].shadow", problem, hint)
+        contents = [record.content for record in records if record.name != policy.name]
         query = wire.PolicyVersions(tuple(content for content in contents if content is not None))
         others = await self._checked.read(SYSTEM_ACCOUNT, query)
         check_apart([*(version.policy for version in others if version.policy is not None), policy])
         return policy
+
+
+async def known_models(storage: Storage, catalogue: Catalogue | None) -> ModelIndex:
+    """The models of the bundled catalogue, of ``catalogue``, and of those that recent traces were decided with."""
+    catalogues = [Catalogue()] if catalogue is None else [Catalogue(), catalogue]
+    models = {model.id: model for source in catalogues for model in source.models}
+    aliases = {alias: id for source in catalogues for alias, id in source.aliases.items()}
+    accounts = await storage.read(SYSTEM_ACCOUNT, wire.AllAccounts())
+    catalogue_ids = set[str]()
+    for account in (wire.DEFAULT_ACCOUNT, *(account.name for account in accounts[:RECENT])):
+        traces = await storage.scan(account, wire.TraceItems(), after=None, limit=RECENT)
+        catalogue_ids |= {trace.decision_input.catalogue for trace in traces if trace.decision_input is not None}
+    for id in catalogue_ids:
+        snapshot = await storage.read(SYSTEM_ACCOUNT, wire.SnapshotById(id))
+        known = snapshot.models if isinstance(snapshot, wire.CatalogueSnapshot) else ()
+        models = {model.id: model for model in known} | models
+    return ModelIndex([*models.values()], aliases)
+
+
+def _explain(problem: Problem) -> Problem:
+    if "unknown model" not in problem.problem and "matches no model" not in problem.problem:
+        return problem
+    hint = "models of your own are known once a trace used them, or with Console(catalogue=...)"
+    return problem._replace(hint=f"{problem.hint}; {hint}")
 
 
 def _own(record: PolicyRecord) -> PolicyRecord:
@@ -316,12 +336,12 @@ def _without_draft(record: PolicyRecord) -> PolicyRecord:
     return replace(record, draft=None, drafted_at=None, drafted_by="")
 
 
-def _labelled(label: str, versions: Mapping[str, PolicyVersion]) -> PolicyVersion:
+def _labelled(path: str, label: str, versions: Mapping[str, PolicyVersion]) -> PolicyVersion:
     """The version with a label. Raises ``ValidationFailed``, also for one from before texts were stored."""
     known = {version.label: version for version in versions.values() if version.policy is not None}
     if label not in known:
         hint = did_you_mean(label, known) or f"known: {listed([*known])}"
-        raise ValidationFailed.at("version", f"there is no version {shown(label)}", hint)
+        raise ValidationFailed.at(path, f"there is no version {shown(label)}", hint)
     return known[label]
 
 

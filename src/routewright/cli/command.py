@@ -110,6 +110,7 @@ _WORDS = {
     "total_budget_usd": "--max-cost",
     "pass it to Router(policies=...)": "give its file as --policies",
     "Router.models()": "'routewright models --all'",
+    "with Console(catalogue=...)": "with --catalogue",
     "by models=[Model(id=...)] of its provider, or in a catalogue file": "in the file of --catalogue",
     "pass Router(providers=[...]), or use Router.sandbox()": "or add --sandbox",
 }
@@ -131,6 +132,8 @@ _HINTS = {
     "pass force=True to": "pass --force to",
     "draft(policy) first": "'routewright policies draft FILE' saves one",
     "roll_back() ends the share, discard() drops": "'policies rollback' ends the share, 'policies discard' drops",
+    "with Console(catalogue=...)": "with --catalogue",
+    "Router.models()": "'routewright models --all'",
     "free the name with retire()": "free the name with 'routewright policies retire'",
     "or pass a datetime with a time zone": "or how long ago, as 30m, 2h, 7d",
     "pass RateLimits(requests_per_min=..., ...)": "give at least one of them",

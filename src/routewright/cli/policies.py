@@ -124,22 +124,25 @@ async def _diff(args: Namespace, screen: Screen, console: Console) -> None:
     screen.report(diff, title, Line(), *tables, note="" if diff.differences else "nothing changes")
 
 
-@store_verb(
-    Console,
+@verb(
     "policies publish",
     _NAME,
     arg("--share FRACTION", "publish to a part of the traffic, such as 0.1", float),
     arg("--share-by KEY", "what gets the same version: account (default), or metadata.KEY"),
     arg("--note TEXT", "reason, stored with the version", default=""),
     _BY,
+    CATALOGUE,
+    *IN_STORE,
 )
-async def _publish(args: Namespace, screen: Screen, console: Console) -> None:
+async def _publish(args: Namespace, screen: Screen) -> None:
     """Publish the draft of a policy.
 
     With --share, the draft serves that part of the traffic beside the version in force; without it, a running share is
     completed. Running servers follow within five seconds."""
     terms = pick(args, "note share share_by")
-    version = await console.policies.publish(args.name, by=_who(args), **terms)
+    catalogue = None if args.catalogue is None else Catalogue.load(args.catalogue)
+    async with Console(existing_store(args), catalogue=catalogue) as console:
+        version = await console.policies.publish(args.name, by=_who(args), **terms)
     part = "" if args.share is None else f" {percent(args.share)} of the traffic"
     _published(args, screen, version, f"serves{part}")
 
