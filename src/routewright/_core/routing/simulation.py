@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
-from msgspec import json, msgpack
+from msgspec import Struct, json, msgpack
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -22,10 +22,8 @@ from routewright._core.policy import class_of, reads_limits
 from routewright.errors import NoCandidates, ValidationFailed
 
 from .board import Board, Boards, LruCache
-from .budget import Room
-from .choice import covers
 from .constraints import PASSES, REASONS, CountTokens, FitCheck, find_first_failures
-from .decide import decide, find_fits, find_plan
+from .decide import WALKED_FIRST, decide, find_fits
 from .decision import decision_of, explain
 from .forecast import UNKNOWN, USUAL
 from .inputs import RULES
@@ -41,26 +39,15 @@ _MOST_CLASSES = 4_096
 _SIZE_STEPS = 8  # size classes per cell: two octaves
 _ROOM_FOR_LENGTH = 4  # answers are compared with the expected length if the cap is this much higher
 _EXAMPLES = 5
-_PATIENCE = 50
-"""Decisions of a class on one board before a plan is compiled, which takes as long as these."""
-
-_LIMITS = "timeout_ms", "budget_nanos", "budget_tokens"
 _of_class = attrgetter(
     "goal", "strategy", "models", "needs", "max_output_tokens", "workload", "as_of", "prefer", "fallback",
     "wishes", "effort", "thinking_tokens", "hour_cache", "regions", "weights", "min_quality", "max_latency_ms",
-    "max_retries", "default_output_cap", *_LIMITS,
+    "max_retries", "default_output_cap", "timeout_ms", "budget_nanos", "budget_tokens",
 )  # fmt: skip
 
 _NO_HEALTH = wire.HealthSnapshot("", {})
 
 Transform = Callable[[Sequence[wire.Model]], Iterable[wire.Model]]
-
-
-class Expected(NamedTuple):
-    """Expected figures of one request with one model."""
-
-    nanos: int
-    latency_ms: int
 
 
 class Outcome(NamedTuple):
@@ -70,22 +57,27 @@ class Outcome(NamedTuple):
     """None: refused."""
     constraint: str = ""
     """Why it was refused."""
+    is_best: bool = False
+    """The model is the best of the order, so shorter prompts of the class go there, too."""
 
 
 _NO_OUTCOME = Outcome(None)
 
 
-class _Class(NamedTuple):
-    """Requests that share a plan."""
+class _Class(Struct):
+    """Requests that differ in nothing but the length of the prompt."""
 
-    id: int
     template: wire.DecisionInput | None
     """None: the policy refuses them."""
     dials: RequestOptions
     is_same: bool
     """Nothing that decides has changed."""
-    figures: dict[tuple[str | None, str | None, str | None], tuple[int, int, int, int, int]]
+    figures: dict[tuple[str | None, str | None, str | None], tuple[int, int, int, int, int]] = {}
     """By the models that served, were decided and would be: cell, expected cost before and after, and times."""
+    best: Outcome = _NO_OUTCOME
+    """Where prompts of at most ``high`` tokens go at the health of this id."""
+    health: str = ""
+    high: int = -1
 
 
 class _Track:
@@ -150,10 +142,6 @@ class Simulation:
         self._hits_call = hits_call
         self._tracks: LruCache[tuple[str, str], _Track] = LruCache(8)
         self._revised: LruCache[Hashable, _Class] = LruCache(_MOST_CLASSES)
-        self._numbers: LruCache[Hashable, int] = LruCache(2 * _MOST_CLASSES)
-        self._last = 0
-        self._misses: dict[int, tuple[int, int]] = {}
-        """By class: a version of the board, and the decisions on it without a plan."""
         self._cells: dict[Cell, int] = {}
         self.costs: FloatArray = np.zeros((0, MOMENTS))
         self.latencies: FloatArray = np.zeros((0, MOMENTS))
@@ -211,21 +199,13 @@ class Simulation:
                 size = size_class(decision_input.tokens.estimate) // _SIZE_STEPS
                 x = self._expect(track.yards[0], decision_input, before)
                 c = self._expect(track.yards[1], revised.template or decision_input, after.model)
-                figures = self._cell(Cell(*pair, size)), x.nanos, c.nanos, x.latency_ms, c.latency_ms
+                cell = self._cells.setdefault(Cell(*pair, size), len(self._cells))
+                figures = cell, x[0], c[0], x[1], c[1]
                 revised.figures[pair] = figures
             rows.append((*figures, record.cost_nanos, record.duration_ms, record.charged_nanos))
             if record.output_tokens and served is not None:
                 self._compare_length(record.output_tokens, decision_input, served, track, day)
         self._sum_up(account, day, rows)
-
-    def _number(self, key: Hashable) -> int:
-        """The number of a class."""
-        number = self._numbers[key]
-        if number is None:
-            self._last += 1
-            number = self._last
-            self._numbers.put(key, number)
-        return number
 
     def _track(self, decision_input: wire.DecisionInput) -> _Track | None:
         key = decision_input.catalogue, decision_input.as_of
@@ -263,22 +243,32 @@ class Simulation:
             self._revised.put(key, revised)
         return revised
 
-    def _after(self, revised: _Class, before: str | None, inputs: wire.DecisionInput, track: _Track) -> Outcome:
+    def _after(self, own: _Class, before: str | None, inputs: wire.DecisionInput, track: _Track) -> Outcome:
         """The decision of a request afterwards."""
-        if revised.is_same and before is not None:
+        if own.is_same and before is not None:
             return Outcome(before)
-        if revised.template is None:
+        if own.template is None:
             return Outcome(None, INVALID)
+        tokens = inputs.tokens
+        is_plain = not (tokens.counted or tokens.images or inputs.warm or inputs.quality)
+        if is_plain and own.health == inputs.health and tokens.high <= own.high:
+            return own.best
         assert track.after is not None
-        return self._decide(revised, inputs.tokens, track.after)
+        changed = replace(own.template, tokens=tokens, warm=inputs.warm, quality=inputs.quality)
+        outcome = decide_alone(changed, track.after.with_dials(own.dials))
+        if is_plain and outcome.is_best:
+            own.best = outcome
+            own.health = inputs.health
+            own.high = tokens.high
+        return outcome
 
-    def _expect(self, yard: Board, inputs: wire.DecisionInput, model: str | None) -> Expected:
-        """Expected figures of a class with a model."""
+    def _expect(self, yard: Board, inputs: wire.DecisionInput, model: str | None) -> tuple[int, int]:
+        """Expected cost in nano-dollars and time in milliseconds of a class with a model."""
         board = yard.with_dials(request_options_of(inputs))
         if model is None or (row := board.pool.row.get(model)) is None:
-            return Expected(0, 0)
+            return 0, 0
         key = board.order(replace(inputs, warm=(), quality=None)).key(board.forecast, row)
-        return Expected(0 if key[2] == UNKNOWN_COST else key[2], key[3])
+        return 0 if key[2] == UNKNOWN_COST else key[2], key[3]
 
     def _compare_length(self, actual: int, inputs: wire.DecisionInput, model: str, track: _Track, day: str) -> None:
         """Compare the length of an answer with that expected of its model when the simulated time began."""
@@ -303,36 +293,9 @@ class Simulation:
             try:
                 changed = rebase(inputs, old if isinstance(old, wire.PolicySnapshot) else None, self._policy, metadata)
             except ValidationFailed:
-                return _Class(0, None, PLAIN, False, {})
-        fields = _of_class(changed)
-        is_same = self._transform is None and fields == _of_class(inputs)
-        key = changed.policy is None, size_class(changed.tokens.estimate), fields[: -len(_LIMITS)]
-        return _Class(self._number(key), changed, request_options_of(changed), is_same, {})
-
-    def _decide(self, own: _Class, tokens: wire.TokenBounds, board: Board) -> Outcome:
-        """Decide one request of a class: by the class's plan where that certainly holds, else alone."""
-        inputs = own.template
-        assert inputs is not None
-        if own.dials != board.pool.dials:
-            board = board.with_dials(own.dials)
-        entry = board.lineage.plans[own.id]
-        if entry is None or entry.version != board.version:
-            version, count = self._misses.get(own.id, (board.version, 0))
-            self._misses[own.id] = board.version, 1 if version != board.version else count + 1
-            if version != board.version or count < _PATIENCE or inputs.warm or inputs.quality is not None:
-                return decide_alone(replace(inputs, tokens=tokens), board)
-            plan = find_plan(board, own.id, lambda: inputs)
-        else:
-            plan = entry.value
-        if plan is not None:
-            nanos = inputs.budget_nanos
-            room = None if nanos is None and inputs.budget_tokens is None else Room(nanos, inputs.budget_tokens)
-            if covers(plan, tokens, inputs.timeout_ms, room):
-                return Outcome(plan.legs[0].id)
-        return decide_alone(replace(inputs, tokens=tokens), board)
-
-    def _cell(self, cell: Cell) -> int:
-        return self._cells.setdefault(cell, len(self._cells))
+                return _Class(None, PLAIN, is_same=False)
+        is_same = self._transform is None and _of_class(changed) == _of_class(inputs)
+        return _Class(changed, request_options_of(changed), is_same)
 
     def _sum_up(self, account: str, day: str, rows: Sequence[Sequence[float]]) -> None:
         """Add the rows of one day."""
@@ -383,7 +346,9 @@ def decide_alone(inputs: wire.DecisionInput, board: Board) -> Outcome:
     check = FitCheck(inputs, board.forecast)
     try:
         if (first := next(find_fits(inputs, board, order, check), None)) is not None:
-            return Outcome(board.pool.ids[first[-1]])
+            # beyond the first rows, the walk leaves out some that a shorter prompt could pay for
+            is_best = not check.failed and (not check.limited or first in order.keys[:WALKED_FIRST])
+            return Outcome(board.pool.ids[first[-1]], is_best=is_best)
         if board.forecast.open:
             return Outcome(decide(inputs, board).legs[0].id)
     except CountTokens:
