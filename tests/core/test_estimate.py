@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from routewright._core.analytics.estimate import Calibration, Cell, Figures, Lengths, moments_of
+from routewright._core.analytics.estimate import Calibration, Cell, Figures, Lengths, lengths_of, moments_of
 
 MODELS = ("big", "small", "tiny")
 PRICE = np.array([10.0, 2.0, 0.5])
@@ -119,10 +119,8 @@ def test_few_outcomes_count_in_part() -> None:
 
 def lengths(factor: float, answers: int, seed: int = 5) -> Lengths:
     chance = np.random.default_rng(seed)
-    made = Lengths(True)
-    for noise in np.exp(chance.normal(-0.18, 0.6, answers)):
-        made.add(400, factor * 400 * noise)
-    return made
+    actual = 400 * factor * np.exp(chance.normal(-0.18, 0.6, answers))
+    return Lengths(True, np.sum(lengths_of(np.full(answers, 400.0), actual), axis=1))
 
 
 @pytest.mark.parametrize(("factor", "drifts"), [(1.0, False), (1.15, False), (1.6, True), (0.6, True)])

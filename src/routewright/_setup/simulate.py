@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from msgspec.structs import astuple, replace
+import numpy as np
+from msgspec.structs import replace
 
 from routewright import wire
 from routewright._core.accounts.purses import monday_of
@@ -250,11 +251,12 @@ def _drifts(simulation: Simulation) -> list[wire.Drift]:
     """Models whose answers drifted, over the whole time or on the last day."""
     drifts = []
     for model in sorted({model for model, _ in simulation.lengths}):
-        days = sorted((day, lengths) for (name, day), lengths in simulation.lengths.items() if name == model)
-        last = days[-1][1]
-        sums = zip(*(astuple(lengths)[1:] for _, lengths in days), strict=True)
-        whole = Lengths(last.is_known, *map(sum, sums))
-        drift = whole.drift(model) or last.drift(model) or last.drift(model, whole.less(last))
+        days = {day: sums for (name, day), sums in simulation.lengths.items() if name == model}
+        is_known = simulation.usual[model][1]
+        total = np.sum([*days.values()], axis=0)
+        last = Lengths(is_known, days[max(days)])
+        earlier = Lengths(is_known, total - last.sums)
+        drift = Lengths(is_known, total).drift(model) or last.drift(model) or last.drift(model, earlier)
         if drift is not None:
             drifts.append(drift)
     return drifts

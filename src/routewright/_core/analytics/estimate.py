@@ -28,8 +28,6 @@ from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
-from msgspec import Struct
-from msgspec.structs import astuple
 from numpy.typing import NDArray
 
 from routewright import wire
@@ -249,51 +247,38 @@ def _estimate(value: float, deviation: float) -> wire.Estimate:
     return wire.Estimate(value, max(0.0, value - Z * deviation), value + Z * deviation)
 
 
-class Lengths(Struct):
+def lengths_of(expected: FloatArray, actual: FloatArray) -> list[FloatArray]:
+    """The values to add up for ``Lengths``, by answer."""
+    return [np.ones_like(expected), expected, actual, expected * expected, actual * actual, expected * actual]
+
+
+class Lengths(NamedTuple):
     """Sums over the answers of a model: expected and actual output tokens."""
 
     is_known: bool
     """The expected length was learned from earlier answers, so it means something by itself."""
-    answers: int = 0
-    expected: float = 0.0
-    actual: float = 0.0
-    expected_squares: float = 0.0
-    actual_squares: float = 0.0
-    products: float = 0.0
-
-    def add(self, expected: float, actual: float) -> None:
-        """Add one answer."""
-        self.answers += 1
-        self.expected += expected
-        self.actual += actual
-        self.expected_squares += expected * expected
-        self.actual_squares += actual * actual
-        self.products += expected * actual
-
-    def less(self, other: Lengths) -> Lengths:
-        """These answers without others."""
-        values = zip(astuple(self)[1:], astuple(other)[1:], strict=True)
-        return Lengths(self.is_known, *[mine - theirs for mine, theirs in values])
+    sums: FloatArray
 
     def drift(self, model: str, before: Lengths | None = None) -> wire.Drift | None:
         """A ratio to the expected length, or to that of the answers ``before``, that is certainly more than a quarter
         too high, or a fifth too low."""
-        if self.answers < ENOUGH or self.expected <= 0 or (before is None and not self.is_known):
+        if self.sums[0] < ENOUGH or (before is None and not self.is_known):
             return None
-        if before is not None and (before.answers < ENOUGH or before.actual <= 0):
+        if before is not None and before.sums[0] < ENOUGH:
             return None
-        ratio = self.actual / self.expected
-        spread = self._error(ratio)
+        ratio, spread = self._ratio()
         if before is not None:
-            base = before.actual / before.expected
-            spread = sqrt(spread**2 + before._error(base) ** 2)
+            base, doubt = before._ratio()
+            spread = sqrt(spread**2 + doubt**2)
             ratio /= base
         error = spread * ratio
         if 1 / _DRIFT <= ratio <= _DRIFT or abs(ratio - 1) < _DRIFT_Z * error:
             return None
-        return wire.Drift(model, wire.Estimate(ratio, ratio - Z * error, ratio + Z * error), self.answers)
+        return wire.Drift(model, wire.Estimate(ratio, ratio - Z * error, ratio + Z * error), int(self.sums[0]))
 
-    def _error(self, ratio: float) -> float:
-        """Relative standard error of the ratio."""
-        squares = self.actual_squares - 2 * ratio * self.products + ratio**2 * self.expected_squares
-        return sqrt(max(0.0, squares)) / self.actual if self.actual else 0.0
+    def _ratio(self) -> tuple[float, float]:
+        """Actual by expected length, and the relative standard error of that."""
+        sums = self.sums.tolist()
+        ratio = sums[2] / sums[1]
+        squares = sums[4] - 2 * ratio * sums[5] + ratio**2 * sums[3]
+        return ratio, sqrt(max(0.0, squares)) / sums[2]

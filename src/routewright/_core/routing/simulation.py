@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from routewright import wire
-from routewright._core.analytics.estimate import MOMENTS, Cell, FloatArray, Lengths, moments_of
+from routewright._core.analytics.estimate import MOMENTS, Cell, FloatArray, lengths_of, moments_of
 from routewright._core.catalogue.models import snapshot
 from routewright._core.policy import class_of, reads_limits
 from routewright.errors import NoCandidates, ValidationFailed
@@ -27,7 +27,7 @@ from .decide import WALKED_FIRST, decide, find_fits
 from .decision import decision_of, explain
 from .forecast import UNKNOWN, USUAL
 from .inputs import RULES
-from .logarithms import scale, size_class
+from .logarithms import SIZE_CLASSES, scale, size_class
 from .pool import Pool
 from .rebase import rebase
 from .request_options import PLAIN, RequestOptions, request_options_of
@@ -64,6 +64,10 @@ class Outcome(NamedTuple):
 _NO_OUTCOME = Outcome(None)
 
 
+_Figures = tuple[int, int, int, int, int, int]
+"""The cell, expected cost before and after, times, and length; 0: not to be compared."""
+
+
 class _Class(Struct):
     """Requests that differ in nothing but the length of the prompt."""
 
@@ -72,8 +76,8 @@ class _Class(Struct):
     dials: RequestOptions
     is_same: bool
     """Nothing that decides has changed."""
-    figures: dict[tuple[str | None, str | None, str | None], tuple[int, int, int, int, int]] = {}
-    """By the models that served, were decided and would be: cell, expected cost before and after, and times."""
+    figures: dict[tuple[str | None, str | None, str | None], _Figures] = {}
+    """By the models that served, were decided and would be."""
     best: Outcome = _NO_OUTCOME
     """Where prompts of at most ``high`` tokens go at the health of this id."""
     health: str = ""
@@ -133,7 +137,7 @@ class Simulation:
         any. ``hits_call``: answers of the cache count as calls afterwards. ``yardstick``: expected figures are those
         at this health, whatever the health at the decision, so that those of all requests can be compared."""
         self._yardstick = yardstick
-        self._usual: dict[str, tuple[int, bool]] = {}
+        self.usual: dict[str, tuple[int, bool]] = {}
         """By model: expected output tokens when it first answered, and whether they were learned before."""
         self._snapshots = snapshots
         self._policy = policy
@@ -147,9 +151,8 @@ class Simulation:
         self.latencies: FloatArray = np.zeros((0, MOMENTS))
         self.accounts: dict[tuple[str, str], dict[int, FloatArray]] = {}
         """By account and day: by cell, the requests, expected cost before and after, and charges."""
-        self.lengths: dict[tuple[str, str], Lengths] = {}
-        """By model and day."""
-        self.requests = 0
+        self.lengths: dict[tuple[str, str], FloatArray] = {}
+        """By model and day: sums of ``lengths_of``."""
         self.skipped = 0
         self.hits = 0
         self.inferred = 0
@@ -158,6 +161,11 @@ class Simulation:
         self.refused: Counter[tuple[str, bool]] = Counter()
         """By constraint, and whether the refusal is new."""
         self.examples: list[wire.SimulationExample] = []
+
+    @property
+    def requests(self) -> int:
+        """Requests that were decided again."""
+        return int(self.costs[:, 0].sum())
 
     @property
     def cells(self) -> list[Cell]:
@@ -169,42 +177,34 @@ class Simulation:
         day = ""
         rows: list[tuple[float, ...]] = []
         for record in records:
-            decision_input = record.decision_input
-            if decision_input is None or decision_input.rules != RULES:
+            inputs = record.decision_input
+            if inputs is None or inputs.rules != RULES or inputs.reading is not None:
                 self.skipped += 1
                 continue
-            track = self._track(decision_input)
-            if track is None or decision_input.reading is not None:
+            track = self._track(inputs)
+            if track is None:
                 self.skipped += 1
                 continue
-            if record.created_at[:10] != day:
+            if not day or not record.created_at.startswith(day):
                 self._sum_up(account, day, rows)
                 rows = []
                 day = record.created_at[:10]
-            revised = self._class_after(record, decision_input)
-            before = None if record.chosen is None else record.chosen.model
-            after = self._after(revised, before, decision_input, track)
-            self.requests += 1
+            own = self._class_after(record, inputs)
+            served = before = None if record.chosen is None else record.chosen.model
+            after = self._after(own, before, inputs, track)
             self.actual_nanos += record.cost_nanos
-            served = before
             if record.hit:
                 self.hits += 1
-                served = before = None
+                before = None
                 after = after if self._hits_call else _NO_OUTCOME
             elif before != after.model:
-                self._note(record, decision_input, after, track)
+                self._note(record, inputs, after, track)
             pair = served, before, after.model
-            figures = revised.figures.get(pair)
+            figures = own.figures.get(pair)
             if figures is None:
-                size = size_class(decision_input.tokens.estimate) // _SIZE_STEPS
-                x = self._expect(track.yards[0], decision_input, before)
-                c = self._expect(track.yards[1], revised.template or decision_input, after.model)
-                cell = self._cells.setdefault(Cell(*pair, size), len(self._cells))
-                figures = cell, x[0], c[0], x[1], c[1]
-                revised.figures[pair] = figures
-            rows.append((*figures, record.cost_nanos, record.duration_ms, record.charged_nanos))
-            if record.output_tokens and served is not None:
-                self._compare_length(record.output_tokens, decision_input, served, track, day)
+                figures = own.figures[pair] = self._expect(pair, inputs, own.template or inputs, track)
+            outcome = record.cost_nanos, record.duration_ms, record.charged_nanos, record.output_tokens or 0
+            rows.append(figures + outcome)
         self._sum_up(account, day, rows)
 
     def _track(self, decision_input: wire.DecisionInput) -> _Track | None:
@@ -235,7 +235,8 @@ class Simulation:
                 variant, _ = class_of(variant, metadata, inputs.spent)
         requested = inputs.requested
         hashable = requested if requested is None or requested.params is None else msgpack.encode(requested)
-        size = size_class(inputs.tokens.estimate)
+        estimate = inputs.tokens.estimate
+        size = SIZE_CLASSES[estimate] if estimate < len(SIZE_CLASSES) else size_class(estimate)
         key = variant and variant.id, inputs.catalogue, inputs.policy, hashable, size, _of_class(inputs)
         revised = self._revised[key]
         if revised is None:
@@ -262,28 +263,33 @@ class Simulation:
             own.high = tokens.high
         return outcome
 
-    def _expect(self, yard: Board, inputs: wire.DecisionInput, model: str | None) -> tuple[int, int]:
-        """Expected cost in nano-dollars and time in milliseconds of a class with a model."""
-        board = yard.with_dials(request_options_of(inputs))
-        if model is None or (row := board.pool.row.get(model)) is None:
-            return 0, 0
-        key = board.order(replace(inputs, warm=(), quality=None)).key(board.forecast, row)
-        return 0 if key[2] == UNKNOWN_COST else key[2], key[3]
-
-    def _compare_length(self, actual: int, inputs: wire.DecisionInput, model: str, track: _Track, day: str) -> None:
-        """Compare the length of an answer with that expected of its model when the simulated time began."""
-        assert track.before is not None
-        # Not that of the moment, which soon follows a change of lengths: health and workloads are learned all the time.
-        if (usual := self._usual.get(model)) is None:
+    def _expect(
+        self,
+        pair: tuple[str | None, str | None, str | None],
+        inputs: wire.DecisionInput,
+        changed: wire.DecisionInput,
+        track: _Track,
+    ) -> _Figures:
+        """Expected figures of a class for the models that served, were decided and would be."""
+        cell = Cell(*pair, size_class(inputs.tokens.estimate) // _SIZE_STEPS)
+        place = self._cells.setdefault(cell, len(self._cells))
+        served = cell.served
+        x_nanos, x_ms = _expected(track.yards[0], inputs, cell.before)
+        c_nanos, c_ms = _expected(track.yards[1], changed, cell.after)
+        expected = 0
+        if served is not None:
+            assert track.before is not None
             forecast = track.before.forecast
-            row = track.before.pool.row.get(model)
-            output = 0 if row is None else scale(forecast.output[row], (inputs.workload or USUAL)[0])
-            usual = output, forecast.health.models.get(model, UNKNOWN).output_p90 is not None
-            self._usual[model] = usual
-        expected = usual[0]
-        cap = inputs.max_output_tokens
-        if cap is None or cap >= _ROOM_FOR_LENGTH * expected:
-            self.lengths.setdefault((model, day), Lengths(usual[1])).add(expected, actual)
+            row = track.before.pool.row.get(served)
+            # Not that of the moment, which soon follows a change: health and workloads are learned all the time.
+            if served not in self.usual:
+                output = 0 if row is None else scale(forecast.output[row], (inputs.workload or USUAL)[0])
+                is_known = forecast.health.models.get(served, UNKNOWN).output_p90 is not None
+                self.usual[served] = output, is_known
+            expected = self.usual[served][0]
+            if inputs.max_output_tokens is not None and inputs.max_output_tokens < _ROOM_FOR_LENGTH * expected:
+                expected = 0
+        return place, x_nanos, c_nanos, x_ms, c_ms, expected
 
     def _revise(self, inputs: wire.DecisionInput, metadata: Mapping[str, object]) -> _Class:
         """The class of a request afterwards."""
@@ -306,14 +312,20 @@ class Simulation:
         count = len(self._cells)
         moments = [
             np.bincount(places, moment, count)
-            for moment in (*moments_of(*columns[[1, 2, 5]]), *moments_of(*columns[[3, 4, 6]]))
+            for moment in (*moments_of(*columns[[1, 2, 6]]), *moments_of(*columns[[3, 4, 7]]))
         ]
         self.costs = _joined(self.costs, moments[:MOMENTS])
         self.latencies = _joined(self.latencies, moments[MOMENTS:])
         by_cell = self.accounts.setdefault((account, day), {})
-        amounts = np.array([*moments[:3], np.bincount(places, columns[7], count)]).T
+        amounts = np.array([*moments[:3], np.bincount(places, columns[8], count)]).T
         for place in np.flatnonzero(moments[0]).tolist():
             by_cell[place] = by_cell.get(place, 0.0) + amounts[place]
+        is_compared = (columns[5] > 0) & (columns[9] > 0)
+        lengths = lengths_of(*columns[[5, 9]])
+        sums = np.array([np.bincount(places[is_compared], moment[is_compared], count) for moment in lengths]).T
+        for place in np.flatnonzero(sums[:, 0]).tolist():
+            key = str(self.cells[place].served), day
+            self.lengths[key] = self.lengths.get(key, 0.0) + sums[place]
 
     def _note(self, record: wire.DecisionRecord, inputs: wire.DecisionInput, after: Outcome, track: _Track) -> None:
         """Count a change, and keep the first few different ones as examples."""
@@ -331,6 +343,15 @@ class Simulation:
             changed = self._revise(inputs, metadata).template
             texts = [describe(inputs, track.before), INVALID if changed is None else describe(changed, track.after)]
             self.examples.append(wire.SimulationExample(record.id, before, after.model, *texts))
+
+
+def _expected(yard: Board, inputs: wire.DecisionInput, model: str | None) -> tuple[int, int]:
+    """Expected cost in nano-dollars and time in milliseconds of a class with a model."""
+    board = yard.with_dials(request_options_of(inputs))
+    if model is None or (row := board.pool.row.get(model)) is None:
+        return 0, 0
+    key = board.order(replace(inputs, warm=(), quality=None)).key(board.forecast, row)
+    return 0 if key[2] == UNKNOWN_COST else key[2], key[3]
 
 
 def _joined(sums: FloatArray, moments: Sequence[NDArray[np.generic]]) -> FloatArray:

@@ -1,0 +1,59 @@
+"""A simulation remembers choices by class; they are those of the decision of each request alone."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routewright import Model, Pricing
+from routewright._core.catalogue.models import snapshot
+from routewright._core.routing.board import Boards
+from routewright._core.routing.inputs import RULES
+from routewright._core.routing.pool import Pool
+from routewright._core.routing.simulation import Simulation, decide_alone
+from routewright.wire import DecisionInput, DecisionRecord, HealthSnapshot, ModelHealth, TokenBounds, WarmPrefix
+
+AS_OF = "2026-11-30"
+MODELS = [
+    Model(id=f"a/{place}", quality=0.9 - place / 10, pricing_per_1m=Pricing(price, 4 * price), context_window=window)
+    for place, (price, window) in enumerate([(3.0, 6_000), (2.0, 20_000), (0.4, 9_000), (0.2, 60_000)])
+]
+CATALOGUE = snapshot(tuple(MODELS), AS_OF)
+HEALTHS = [HealthSnapshot(f"h{n}", {f"a/{n}": ModelHealth(stability=0.5)} if n else {}) for n in range(3)]
+SNAPSHOTS = {item.id: item for item in (CATALOGUE, *HEALTHS)}
+
+inputs = st.builds(
+    DecisionInput,
+    catalogue=st.just(CATALOGUE.id),
+    health=st.sampled_from([health.id for health in HEALTHS]),
+    as_of=st.just(AS_OF),
+    tokens=st.integers(1, 30_000).flatmap(
+        lambda high: st.builds(
+            TokenBounds, st.integers(1, high), st.just(high), st.just(max(1, high // 4)), counted=st.booleans()
+        )
+    ),
+    goal=st.sampled_from(["cost", "quality"]),
+    budget_nanos=st.sampled_from([None, 5_000_000, 40_000_000]),
+    timeout_ms=st.sampled_from([60_000, 2_000]),
+    models=st.sampled_from([None, ("a/0", "a/2")]),
+    prefer=st.sampled_from([(), ("a/2",)]),
+    quality=st.sampled_from([None, (100_000, 200_000, 900_000, 300_000)]),
+    warm=st.sampled_from([(), (WarmPrefix("a/1", 1),)]),
+    rules=st.just(RULES),
+)
+
+
+@given(st.lists(inputs, min_size=1, max_size=30))
+def test_choices_of_a_class_are_those_of_its_requests_alone(requests: list[DecisionInput]) -> None:
+    simulation = Simulation(SNAPSHOTS, transform=lambda models: models)  # decides everything again
+    seen: dict[str | None, float] = {}
+    expected: dict[str | None, float] = {}
+    for request in requests * 2:
+        board = Boards(Pool(CATALOGUE, AS_OF)).of(next(health for health in HEALTHS if health.id == request.health))
+        model = decide_alone(request, board).model
+        expected[model] = expected.get(model, 0) + 1
+        record = DecisionRecord("tr", f"{AS_OF}T00:00:00.000Z", request, None, False, 0, 0, 0.0, None)
+        simulation.add("default", [record])
+    for cell, sums in zip(simulation.cells, simulation.costs, strict=True):
+        seen[cell.after] = seen.get(cell.after, 0) + sums[0]
+    assert seen == expected
