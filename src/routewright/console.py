@@ -584,6 +584,8 @@ class Console(Closing):
         """Decide the stored requests of a time again ``without`` some models or with ``only`` some, at the ``prices``
         of a catalogue, or with ``cache=False``, and report what they would have cost. No model is called. Raises
         ``ValidationFailed``."""
+        if prices is not None and not isinstance(prices, Catalogue):
+            raise ValidationFailed.at("prices", f"is {shown(prices)}", "pass a Catalogue, such as Catalogue.load(FILE)")
         models = None if prices is None else prices.models
         return await self._simulator(since, filter, account).what_if(without, only, models, cache)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 from msgspec.structs import replace
 
@@ -140,6 +142,17 @@ async def test_what_if_without_a_model() -> None:
     with pytest.raises(ValidationFailed, match="did you mean 'big/one'"):
         await console.what_if(without=["big/on"])
     assert report.actual_cost_usd == pytest.approx(cost_usd)
+    with pytest.raises(ValidationFailed, match="without: leaves no model"):
+        await console.what_if(only=[BIG.id], without=[BIG.id])
+    with pytest.raises(ValidationFailed, match="without: is 'big/one'; pass a list of model ids"):
+        await console.what_if(without=BIG.id)
+    with pytest.raises(ValidationFailed, match=r"prices: is 'f\.toml'; pass a Catalogue"):
+        await console.what_if(prices=cast("Catalogue", "f.toml"))
+
+
+async def test_a_draft_of_own_models_without_traffic_says_that_nothing_matches() -> None:
+    report = await Console(MemoryStorage()).simulate(DRAFT)
+    assert (report.requests, report.problem) == (0, "no stored request matches")
 
 
 async def test_what_if_at_other_prices() -> None:

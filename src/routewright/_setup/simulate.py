@@ -53,6 +53,7 @@ class Simulator:
         self._account = account
         self._yardstick = wire.HealthSnapshot("", {})
         self._accounts: dict[str, wire.Account | None] = {}
+        self._has_traces = False
 
     async def simulate(self, draft: str | wire.Policy) -> wire.SimulationReport:
         """The report on a draft (``Console.simulate``)."""
@@ -62,6 +63,8 @@ class Simulator:
         bare = self._select(*self._terms)
         index = ModelIndex(await self._find_models(bare), {})
         version = wire.PolicyVersion("", label, self._until)
+        if not self._has_traces:  # nothing says which models there are, nor is a decision to be repeated
+            policy = replace(policy, models=None, prefer=None, fallback=None, classes=None)
         snapshot = with_version(resolve([policy], index)[0], version)
         if not any(term.key == "policy_id" for term in self._terms):
             own = self._select(*self._terms, Term("policy_id", "=", snapshot.policy.id))
@@ -88,10 +91,14 @@ class Simulator:
         selection = self._select(*self._terms)
         known = [model.id for model in await self._find_models(selection)]
         for path, names in (("without", without), ("only", only)):
+            if isinstance(names, str):
+                raise ValidationFailed.at(path, f"is {shown(names)}", "pass a list of model ids")
             for name in names:
                 if name not in known:
                     hint = did_you_mean(name, known) or f"known: {listed(known)}"
                     raise ValidationFailed.at(path, f"unknown model {shown(name)}", hint)
+        if not any(name not in without and (not only or name in only) for name in known):
+            raise ValidationFailed.at("without", "leaves no model", "keep one or more")
         transform = _transform(without, only, prices) if without or only or prices is not None else None
         simulation = await self._run(
             selection,
@@ -135,6 +142,7 @@ class Simulator:
                 since=selection.since, until=selection.until, environment="production", terms=selection.terms
             )
             for item in await self._storage.scan(name, query, after=None, limit=1):
+                self._has_traces = True
                 if item.decision_input is not None:
                     health = await self._read_snapshot(item.decision_input.health)
                     if isinstance(health, wire.HealthSnapshot):
@@ -267,7 +275,7 @@ def _problem(simulation: Simulation, calibration: Calibration, drifts: Sequence[
     if not simulation.requests:
         return "no stored request matches"
     if sum(calibration.outcomes.values()) < ENOUGH:
-        return f"only {sum(calibration.outcomes.values())} requests have an outcome; at least {ENOUGH} are needed"
+        return f"requests with an outcome: {sum(calibration.outcomes.values())}; at least {ENOUGH} are needed"
     drifted = {drift.model for drift in drifts}
     if drifts and calibration.share(drifted) >= _SHARE:
         texts = [f"{drift.model} {drift.ratio.value:.2f} times as long" for drift in drifts]

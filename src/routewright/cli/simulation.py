@@ -93,6 +93,9 @@ def comparison_page(comparison: PolicyComparison) -> Iterator[Block]:
         {**pick(figures, "version requests"), **{name: getattr(figures, name).value for name in _FIGURES}}
         for figures in comparison.versions
     ]
+    if not rows:
+        yield Line("no stored request of a version")
+        return
     yield listing(rows, f"version requests {' '.join(_FIGURES)}")
     if (share := comparison.share) is not None:
         table = []
