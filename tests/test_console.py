@@ -362,6 +362,10 @@ async def test_the_standing_has_charges_reservations_and_balance(console: Consol
 
 
 async def test_the_standing_of_a_tag_takes_values_as_a_call_does(console: Console) -> None:
+    with pytest.raises(ValidationFailed, match="tag_limits: has 'ky', 'daily_limit_usd'; pass a list such as"):
+        await console.create_account("acme", tag_limits=[{"ky": "team", "daily_limit_usd": 2}])
+    with pytest.raises(ValidationFailed, match="tag_limits: has no limit for 'team'"):
+        await console.create_account("acme", tag_limits=[{"key": "team"}])
     await console.create_account("acme", tag_limits=[{"key": "team", "daily_limit_usd": 2}])
     for value, text in (("a:b", "a:b"), (1.0, "1"), (True, "true"), ("x" * 101, "sha256:")):
         (purse,) = (await console.standing("acme", tags={"team": value, "other": "x"})).tags

@@ -228,7 +228,7 @@ async def test_an_agents_calls_are_those_of_its_key() -> None:
     ("terms", "said"),
     [
         ({"models": "big/*"}, "models: is 'big/*'; pass a list with a name or more, or None for all"),
-        ({"models": []}, "models: is a list; pass a list with a name or more, or None for all"),
+        ({"models": []}, "models: is empty; pass a list with a name or more, or None for all"),
         ({"policies": [""]}, "policies: must be 1 to 200 printable characters, got ''"),
         ({"policies": [7]}, "policies: must be 1 to 200 printable characters, got 7"),
     ],

@@ -119,6 +119,8 @@ async def _ls_accounts(args: Namespace, screen: Screen, console: Console) -> Non
 )
 async def _show_account(args: Namespace, screen: Screen, console: Console) -> None:
     """Show an account: its terms, its balance, and its charges of this day, week and month."""
+    if any("=" not in tag for tag in args.tags or ()):
+        raise refused("--tag", f"has no value: {', '.join(args.tags)}", "write it as team=search")
     standing = await console.standing(args.name, tags=dict(tag.partition("=")[::2] for tag in args.tags or ()))
     record = {
         **_account_json(standing.account),

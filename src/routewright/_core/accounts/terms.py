@@ -207,18 +207,24 @@ def _number(value: object) -> float:
         return inf
 
 
+def _filled(value: object, hint: str) -> Sequence[object]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise _Invalid(f"is {describe(value)}", hint)
+    if not value:
+        raise _Invalid("is empty", hint)
+    return value
+
+
 def _scopes(value: object) -> tuple[str, ...]:
-    if isinstance(value, str) or not isinstance(value, Sequence) or not value:
-        raise _Invalid(f"is {describe(value)}", f"pass a list of {listed(SCOPES)}, or None for all")
+    value = _filled(value, f"pass a list of {listed(SCOPES)}, or None for all")
     for word in value:
         _one_of(SCOPES)(word)
     return tuple(scope for scope in SCOPES if scope in value)
 
 
 def _names(value: object) -> tuple[str, ...]:
-    if isinstance(value, str) or not isinstance(value, Sequence) or not value:
-        raise _Invalid(f"is {describe(value)}", "pass a list with a name or more, or None for all")
-    return tuple(dict.fromkeys(map(_text(MAX_TEXT_CHARS), value)))
+    words = _filled(value, "pass a list with a name or more, or None for all")
+    return tuple(dict.fromkeys(map(_text(MAX_TEXT_CHARS), words)))
 
 
 def _credit_id(value: object) -> str:
@@ -250,8 +256,11 @@ def _tag_limits(value: object) -> tuple[TagLimit, ...]:
     for item in value:
         if not isinstance(item, TagLimit):
             if not isinstance(item, Mapping) or "key" not in item or not item.keys() <= _TAG.keys():
-                raise _Invalid(f"has {shown(item)}", hint)
+                parts = item if isinstance(item, Mapping) and item else [item]
+                raise _Invalid(f"has {', '.join(map(describe, parts))}", hint)
             item = TagLimit(**_terms(item, _TAG))
+        if all(nanos is None for nanos in item.period_nanos):
+            raise _Invalid(f"has no limit for {describe(item.key)}", hint)
         if limits.setdefault((item.key, item.value), item) is not item:
             raise _Invalid(f"limits {shown(item.key)} twice for one value", "pass one limit for a key and value")
     return tuple(limits.values())
