@@ -11,7 +11,15 @@ from routewright._core.routing.board import Boards
 from routewright._core.routing.inputs import RULES
 from routewright._core.routing.pool import Pool
 from routewright._core.routing.simulation import Simulation, decide_alone
-from routewright.wire import DecisionInput, DecisionRecord, HealthSnapshot, ModelHealth, TokenBounds, WarmPrefix
+from routewright.wire import (
+    DecisionInput,
+    DecisionRecord,
+    HealthSnapshot,
+    ModelHealth,
+    Snapshot,
+    TokenBounds,
+    WarmPrefix,
+)
 
 AS_OF = "2026-11-30"
 MODELS = [
@@ -19,8 +27,8 @@ MODELS = [
     for place, (price, window) in enumerate([(3.0, 6_000), (2.0, 20_000), (0.4, 9_000), (0.2, 60_000)])
 ]
 CATALOGUE = snapshot(tuple(MODELS), AS_OF)
-HEALTHS = [HealthSnapshot(f"h{n}", {f"a/{n}": ModelHealth(stability=0.5)} if n else {}) for n in range(3)]
-SNAPSHOTS = {item.id: item for item in (CATALOGUE, *HEALTHS)}
+HEALTHS = [HealthSnapshot(f"h{n}", {f"a/{n}": ModelHealth(stability=500)} if n else {}) for n in range(3)]
+SNAPSHOTS: dict[str, Snapshot] = {CATALOGUE.id: CATALOGUE, **{health.id: health for health in HEALTHS}}
 
 inputs = st.builds(
     DecisionInput,
