@@ -481,7 +481,7 @@ async def test_a_revoked_key_stays_revoked_and_its_traces_are_marked(
         ({"name": None}, "name: must be"),
         ({"environment": "live"}, "environment: is 'live'; take 'production', 'sandbox'"),
         ({"scopes": "route"}, "scopes: is 'route'; pass a list of 'route', 'agents', "),
-        ({"scopes": []}, "scopes: is a list; pass a list of "),
+        ({"scopes": []}, "scopes: is empty; pass a list of "),
         ({"scopes": ["routes"]}, "scopes: is 'routes'; did you mean 'route'?"),
         ({"scopes": [7]}, "scopes: is 7; take 'route'"),
         ({"scopes": {"route"}}, "scopes: is set; pass a list"),

@@ -155,7 +155,7 @@ async def test_a_share_of_a_routers_traffic_is_compared(clock: FakeClock) -> Non
         await console.policies.draft(Policy(name="next", models=[other]))
         for model, part in ((dear, None), (cheap, 0.5)):
             await console.policies.draft(Policy(name="desk", models=[model], shadow="next"))
-            await console.policies.publish("desk", share=part, share_by="metadata.user")
+            await console.policies.publish("desk", share=part, share_by="metadata.user" if part else None)
             await clock.advance(1)
         async with Router.sandbox(storage=storage, settings=Settings(clock=clock)) as router:
             for n in range(130):

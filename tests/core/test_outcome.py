@@ -91,7 +91,7 @@ def test_only_callers_without_a_key_see_addresses() -> None:
 def test_tokens_are_unknown_if_those_of_one_attempt_may_have_been_used() -> None:
     answered, unsure = attempt("m/a"), attempt("m/b")
     answered.usage = Usage(100, 20)
-    hold: Any = SimpleNamespace(claim=None, left=None, run=RunLimit("run_1", 50), event_id=str)
+    hold: Any = SimpleNamespace(tags=(), claim=None, left=None, run=RunLimit("run_1", 50), event_id=str)
     facts = facts_of(call(answered, unsure), hold, 7, b"answer")
     assert (facts.tokens, facts.run_nanos, facts.result) == (120, 7, b"answer")
     unsure.doubt()

@@ -23,6 +23,7 @@ from routewright.wire import (
     CatalogueSnapshot,
     ClaimDeliveries,
     CurrentRetention,
+    Decisions,
     DecisionSpan,
     DeleteEndpoint,
     DeleteResults,
@@ -38,6 +39,7 @@ from routewright.wire import (
     FallbackSpan,
     FallbackTriggered,
     FeedbackByTrace,
+    FeedbackByTraces,
     GuardrailSpan,
     HealthSnapshot,
     Incident,
@@ -188,6 +190,7 @@ DAYS: dict[str, Any] = {"first": "2026-11-20", "last": "2026-11-21", "environmen
 QUERIES: list[Query] = [
     TraceById("tr_1", "sandbox"),
     FeedbackByTrace("tr_1"),
+    FeedbackByTraces(("tr_1",)),
     SnapshotById("hea_1"),
     CurrentRetention(),
     PolicyVersions(("c0ffee",)),
@@ -211,6 +214,7 @@ QUERIES: list[Query] = [
 ]
 SCANS: list[Scan] = [
     Traces(environment="production", terms=TERMS),
+    Decisions(environment="production", terms=TERMS),
     TraceItems(until="2026-11-21T00:00:00.000Z"),
     LedgerRows(since=AT, request_id="tr_1"),
     Events(),

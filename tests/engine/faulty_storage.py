@@ -123,6 +123,9 @@ class AccountsBehind:
         found: Left | None = None if self._storage.forgets else self._kept.left(caller, run)
         return found
 
+    def spent_shares(self, caller: Caller) -> Any:
+        return self._kept.spent_shares(caller)
+
 
 def _given(found: Any) -> Any:
     return None if found is NOTHING else found

@@ -36,7 +36,7 @@ from routewright.protocols import Facts
 from routewright.server import create_admin, create_app
 from routewright.server.metrics import Metrics
 from routewright.testing import FakeClock, ScriptedProvider
-from routewright.wire import Ask, Caller, PutSnapshot, PutTrace
+from routewright.wire import Ask, Caller, CurrentRetention, PutSnapshot, PutTrace
 from tests.engine.faulty_storage import Behind
 from tests.tables import table
 
@@ -57,8 +57,9 @@ class Store(MemoryStorage):
         self.reads = 0
 
     async def read(self, account: str, query: Any) -> Any:
-        self.reads += 1
-        await self.state()
+        if isinstance(query, CurrentRetention):  # what readiness asks for; a Router also looks for policies
+            self.reads += 1
+            await self.state()
         return await super().read(account, query)
 
 

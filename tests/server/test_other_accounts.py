@@ -37,4 +37,4 @@ async def test_usage_is_not_grouped_by_account(caller: Caller) -> None:
     answer = await ask(app, scope_of("GET", path="/v1/analytics/usage", query="group_by=account"))
     (problem,) = answer.json["error"]["detail"]["problems"]
     assert (answer.status, problem["problem"]) == (400, "is 'account'")
-    assert problem["hint"].startswith("one of model, tenant, workflow;")
+    assert problem["hint"].startswith("one of model, tenant, workflow, policy_version, shadow;")
