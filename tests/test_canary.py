@@ -836,7 +836,7 @@ async def tried(console: Console, method: str, given: dict[str, Any], watch: Wat
 
 def test_every_method_is_covered() -> None:
     waits = {name for name, _ in inspect.getmembers(Console, inspect.iscoroutinefunction) if not name.startswith("_")}
-    assert set(VALID) == waits - {"aclose", "deliver"}
+    assert set(VALID) == waits - {"aclose", "deliver", "compare", "simulate", "what_if"}  # whose traces hold no text
     for name in VALID:
         assert set(VALID[name]) == set(inspect.signature(getattr(Console, name)).parameters) - {"self"}
 
