@@ -16,9 +16,19 @@ from docs._blocks import ROOT, blocks
 from msgspec.structs import fields, replace
 
 from routewright import MemoryStorage
-from routewright.errors import PreconditionFailed
+from routewright.errors import PreconditionFailed, UnsupportedWrite
 from routewright.protocols import Storage
-from routewright.wire import DeleteTraces, FeedbackByTrace, PutFeedback, PutTrace, Trace, TraceById, Write, Written
+from routewright.wire import (
+    Decisions,
+    DeleteTraces,
+    FeedbackByTrace,
+    PutFeedback,
+    PutTrace,
+    Trace,
+    TraceById,
+    Write,
+    Written,
+)
 from tests.contracts.storage.samples import full_trace
 from tests.contracts.storage.suites import AccountsContract, BooksContract, StorageContract
 
@@ -33,6 +43,10 @@ class TestStorageOfThePage(StorageContract):
     def make(self) -> Storage:
         storage: Storage = shown()["DictStorage"]()
         return storage
+
+    async def test_decisions_come_oldest_first_with_what_a_simulation_needs(self, storage: Storage) -> None:
+        with pytest.raises(UnsupportedWrite, match="Decisions"):  # nobody can simulate over it
+            await storage.scan("default", Decisions(), after=None, limit=1)
 
 
 @cache

@@ -75,7 +75,7 @@ async def test_a_caller_near_its_limit_gets_other_rules(url: str) -> None:
     async with router(open_storage(url), monthly_limit_usd=0.4) as opened:
         replies = [await route(opened) for _ in range(4)]
         shares = [(input_of(reply).spent or SpentShares()).month or 0 for reply in replies]
-        if not url.startswith("postgresql:"):  # there a process may hear of a settlement with its next admission
+        if not url.startswith("postgresql:"):  # a process there may learn of a settlement only with its next admission
             assert shares == [0, 250_000, 500_000, 500_250]
         near = [share >= 500_000 for share in shares]
         assert (near[0], near[-1]) == (False, True)
@@ -135,7 +135,7 @@ async def test_a_key_limited_to_some_models_gets_other_rules_in_a_batch_too(url:
     async with router(storage, monthly_limit_usd=100) as opened:
         new = await console.create_key("acme", name="x", monthly_limit_usd=0.36, models=["mine/*"])
         caller = Caller("acme", key_id=new.key.id)
-        for _ in range(3):  # PostgreSQL may hear of a settlement with the next admission
+        for _ in range(3):  # on PostgreSQL a process may learn of a settlement only then
             await opened.route("hi", caller=caller, policy_id="careful", params={"max_output_tokens": 100})
         (one,) = await opened.route_many(["hi"], caller=caller, policy_id="careful")
         assert getattr(one, "output", one) == "mine/cheap"
