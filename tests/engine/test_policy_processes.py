@@ -81,7 +81,7 @@ RACER = """
         storage = open_storage(url)
         console = Console(storage)
         async with Router.sandbox(storage=storage) as router:
-            router.policies()
+            await router.route("Hello", policy_id="desk", metadata={"user": "first"})  # while the version is shared
             say("ready")
             heard()
             for number in range(rounds):
@@ -105,6 +105,8 @@ async def test_one_published_version_decides_each_request_while_publications_rac
     console = Console(storage)
     await console.policies.draft(Policy(name="desk", models=["openai/gpt-4.1"]))
     await console.policies.publish("desk")
+    await console.policies.draft(Policy(name="desk", models=["openai/gpt-6-luna"]))
+    await console.policies.publish("desk", share=0.5, share_by="metadata.user")
     with ExitStack() as stack:
         racers = [stack.enter_context(running(RACER, postgres, seed, rounds)) for seed in range(processes)]
         assert [racer.heard() for racer in racers] == ["ready"] * processes
@@ -115,7 +117,7 @@ async def test_one_published_version_decides_each_request_while_publications_rac
             assert word == "done", word
     texts = {version.label: version.policy for version in await console.policies.versions("desk")}
     traces = await all_traces(storage)
-    assert len(traces) == processes * rounds
+    assert len(traces) == processes * (1 + rounds)
     for trace in traces:
         policy = texts[trace.policy_version]
         assert policy is not None
