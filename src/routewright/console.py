@@ -590,8 +590,9 @@ class Console(Closing):
         return await self._simulator(since, filter, account).what_if(without, only, models, cache)
 
     def _simulator(self, since: str, filter: str, account: str | None) -> Simulator:
+        storage: Storage = FreshStorage(self._storage, self._clock)
         models = Catalogue().models
-        return Simulator(self._checked, self._clock.time(), models, since=since, filter=filter, account=account)
+        return Simulator(storage, self._clock.time(), models, since=since, filter=filter, account=account)
 
     async def compare(
         self,

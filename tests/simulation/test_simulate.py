@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import cast
 
 import pytest
 from msgspec.structs import replace
 
-from routewright import Catalogue, Console, MemoryStorage, Policy, Pricing
+from routewright import Catalogue, Console, MemoryStorage, Policy, Pricing, Router, SqliteStorage
 from routewright.errors import NotFound, ValidationFailed
-from routewright.testing import FakeClock
+from routewright.testing import FakeClock, ScriptedProvider
 from routewright.wire import SYSTEM_ACCOUNT, Budget, Caller, PolicyClass, PolicyMatch, PolicyRecord, PutPolicyRecord
 
 from .traffic import BIG, DRAFT, LIVE, MODELS, SMALL, TINY, Lengths, router_of, serve
@@ -37,6 +38,16 @@ async def test_a_draft_is_decided_over_stored_requests() -> None:
     assert report.cost_change is not None
     assert report.cost_change.high < -0.5
     assert report.examples[0].after.startswith("goal=cost strategy=balanced: small/two scored")
+
+
+async def test_a_request_counts_as_soon_as_it_is_answered(tmp_path: Path) -> None:
+    storage = SqliteStorage(tmp_path / "traces.db")
+    async with Router(providers=[ScriptedProvider(["Hi"] * 20, models=[BIG])], storage=storage) as router:
+        counts = []
+        for _ in range(20):
+            await router.route("Hello")
+            counts.append((await Console(storage).what_if()).requests)
+    assert counts == [*range(1, 21)]
 
 
 async def test_the_same_policy_changes_nothing() -> None:
