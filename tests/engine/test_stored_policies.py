@@ -18,9 +18,12 @@ from routewright.testing import FakeClock
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     Caller,
+    PolicyClass,
+    PolicyGuardrail,
     PolicyRecord,
     PolicyRecords,
     PolicyShare,
+    PolicyWhen,
     PutPolicyRecord,
     PutPolicyVersion,
     Query,
@@ -121,6 +124,33 @@ async def test_a_version_that_names_an_unknown_model_leaves_the_one_before_in_fo
         assert restarts or model(router) == "openai/gpt-6-luna"
         assert restarts or not router.status().problems
     await router.aclose()
+
+
+PATTERN = PolicyGuardrail(action="block", custom={"number": "("})
+WRONG = {
+    "custom.number: is not a regular expression": Policy(name="desk", guardrails=[PATTERN]),
+    "spent_of_month: is 'much'": Policy(name="desk", classes=[PolicyClass(when=PolicyWhen(spent_of_month="much"))]),
+    "timeout_ms: must be a whole number": Policy(name="desk", timeout_ms=-5),
+    "policies['desk'].name: is 'shop'": Policy(name="shop"),
+}
+"""Texts that no ``Console`` publishes, but that another program may have written."""
+
+
+@pytest.mark.parametrize("problem", WRONG)
+async def test_a_version_with_invalid_rules_leaves_the_one_before_in_force(problem: str) -> None:
+    clock, storage = FakeClock(START), MemoryStorage()
+    await publish(storage, FAST)
+    async with desk(storage, clock) as router:
+        model(router)
+        await publish(storage, FAST, WRONG[problem])
+        await clock.advance(3)
+        assert model(router) == "openai/gpt-4.1"
+        assert any(problem in entry for entry in router.status().problems)
+        async with desk(storage, clock) as restarted:
+            assert model(restarted) == "openai/gpt-4.1"
+            await publish(storage, FAST, GOOD)
+            await clock.advance(3)
+            assert model(router) == model(restarted) == "openai/gpt-6-luna"
 
 
 async def test_a_router_that_picks_up_a_publication_does_not_announce_it_again() -> None:

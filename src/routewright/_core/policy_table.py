@@ -14,7 +14,7 @@ from routewright.wire.json_scan import quoted
 
 from .guardrails.screen import guardrails_of
 from .model_selector import ModelIndex
-from .policy import by_key, check_apart, find_policy, resolve, with_version
+from .policy import by_key, check_apart, check_policy, find_policy, resolve, with_version
 
 _DIGEST_BITS = 64
 
@@ -99,11 +99,14 @@ def compile_table(
     drafts: dict[str, PolicySnapshot] = {}
     problems: dict[str, str] = {}
 
-    def draw(version: PolicyVersion | None) -> PolicySnapshot | None:
+    def draw(record: PolicyRecord, version: PolicyVersion | None) -> PolicySnapshot | None:
         if version is None or version.policy is None:
             return None
-        policy = version.policy
-        try:
+        try:  # another version of this library, or another program, may have written it
+            policy = check_policy(version.policy, 0)
+            if policy.name != record.name:
+                path = f"policies[{quoted(record.name)}].name"
+                raise ValidationFailed.at(path, f"is {quoted(policy.name)}", "publish the policy again")
             check_apart([*(other.policy for other in policies if other.policy.name != policy.name), policy])
             (snapshot,) = resolve([policy], index)
         except ValidationFailed as error:
@@ -117,15 +120,16 @@ def compile_table(
         if record.content is None or record.name in own_names:
             continue
         for content in (record.content, *reversed(record.previous)):
-            if (main := draw(versions.get(content))) is not None:
+            if (main := draw(record, versions.get(content))) is not None:
                 policies.append(main)
-                if record.share is not None and (snapshot := draw(versions.get(record.share.content))) is not None:
-                    shares[record.name] = Share(snapshot, record.share.fraction, record.share.by)
+                share = record.share
+                if share is not None and (snapshot := draw(record, versions.get(share.content))) is not None:
+                    shares[record.name] = Share(snapshot, share.fraction, share.by)
                 break
     shadows = {snapshot.policy.shadow for snapshot in (*policies, *(share.snapshot for share in shares.values()))}
     for record in publications.records:
         if record.draft is not None and record.name in shadows:
-            draft = draw(PolicyVersion("", record.name, record.drafted_at or record.changed_at, record.draft))
+            draft = draw(record, PolicyVersion("", record.name, record.drafted_at or record.changed_at, record.draft))
             if draft is not None:
                 drafts[record.name] = draft
     table = PolicyTable(policies, shares, drafts)
