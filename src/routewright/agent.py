@@ -407,6 +407,7 @@ class Agent:
             form=self._form,
             escalates=self._escalates,
             options=self._options,
+            tags=self.router.tags,
         )
 
     def _make_tool(self, index: int, tool: ToolLike) -> Tool | Declaration:

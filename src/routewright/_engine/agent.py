@@ -331,6 +331,8 @@ class Run:
             self._scope.room_nanos = left_nanos
 
         slots = anyio.Semaphore(AT_ONCE, fast_acquire=True)
+        metadata = self._request.metadata or {}
+        tags = {key: value for key, value in metadata.items() if key != "conversation"}
 
         async def use(index: int, call: wire.ToolCall) -> None:
             async with slots:
@@ -340,11 +342,11 @@ class Run:
                     caller=self._caller,
                     deadline=self.clock.monotonic() + self._step_s,
                     left_nanos=None if left_nanos is None else left_nanos // len(action.calls),
-                    metadata=self._request.metadata or {},
+                    metadata=metadata,
                     limit=self._scope.limit,
                 )
-                with inside_tool(self._scope, context.step):
-                    settings = self._settings
+                settings = self._settings
+                with inside_tool(self._scope, context.step), settings.tags(**tags):
                     results[index] = await run_tool(settings.tools, call, context, self.clock, settings.approve)
 
         if len(action.calls) == 1:

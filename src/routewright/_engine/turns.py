@@ -4,6 +4,7 @@ windows."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from msgspec import Struct
@@ -45,6 +46,8 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
     escalates: bool = False
     options: Mapping[str, Any] = {}
     """Options of the route requests: ``params``, ``models``, ``policy_id`` ..."""
+    tags: Callable[..., AbstractContextManager[None]]
+    """``Router.tags``."""
 
     @property
     def names(self) -> list[str]:
