@@ -17,6 +17,7 @@ from routewright._core.trace.filter import text_of
 from routewright.errors import InsufficientBalance, QuotaExhausted, RateLimited, RouterError
 from routewright.wire import Account, JsonObject, Key, Left, Level, Period, Purse, RunLimit, TagLimit, Tags
 from routewright.wire.money import usd_text
+from routewright.wire.printable import one_line
 
 from .terms import MAX_TAG_CHARS
 
@@ -181,7 +182,7 @@ def money_error(purse: Purse, least_nanos: int | None) -> RouterError:
 
 def _owner_of(purse: Purse) -> str:
     if purse.level == "tag":
-        return "the tag " + purse.name.removeprefix("tag:").rsplit(":", 2)[0]
+        return "the tag " + one_line(purse.name.removeprefix("tag:").rsplit(":", 2)[0])
     return _OWNERS[purse.level]
 
 

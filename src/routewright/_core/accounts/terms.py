@@ -147,12 +147,12 @@ def _assignment(value: object) -> str:
     return text
 
 
-def _text(maximum: int, *, minimum: int = 1) -> Callable[[object], str]:
+def _text(most: int, *, minimum: int = 1) -> Callable[[object], str]:
     def read(value: object) -> str:
         if isinstance(value, str) and holds_key(value):
             raise _Invalid(*KEY_THERE)
-        if not isinstance(value, str) or not value.isprintable() or not minimum <= len(value.strip()) <= maximum:
-            raise _Invalid(f"must be {minimum} to {maximum} printable characters, got {shown(value)}", "")
+        if not (isinstance(value, str) and value.isprintable() and minimum <= len(value.strip()) <= len(value) <= most):
+            raise _Invalid(f"must be {minimum} to {most} printable characters, got {shown(value)}", "")
         return value
 
     return read
@@ -259,6 +259,10 @@ def _tag_limits(value: object) -> tuple[TagLimit, ...]:
                 parts = item if isinstance(item, Mapping) and item else [item]
                 raise _Invalid(f"has {', '.join(map(describe, parts))}", hint)
             item = TagLimit(**_terms(item, _TAG))
+        _terms({"key": item.key, "value": item.value}, _TAG)  # of a ``TagLimit``, too
+        if not all(nanos is None or (type(nanos) is int and _LIMIT.admits(nanos)) for nanos in item.period_nanos):
+            amounts = ", ".join(map(describe, item.period_nanos))
+            raise _Invalid(f"has {amounts} for {describe(item.key)}", f"take {_LIMIT} nano-dollars, or None")
         if all(nanos is None for nanos in item.period_nanos):
             raise _Invalid(f"has no limit for {describe(item.key)}", hint)
         if limits.setdefault((item.key, item.value), item) is not item:
