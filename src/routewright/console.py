@@ -42,7 +42,7 @@ from ._engine.webhooks import Dispatcher, post, wake
 from ._runtime.blocking import Closing, Twin, plain
 from ._runtime.identity import Ids
 from ._runtime.worker import Worker
-from ._setup.arguments import ENVIRONMENTS, check_choice, check_key_id, check_owner, check_tenant
+from ._setup.arguments import ENVIRONMENTS, check_choice, check_key_id, check_owner, check_tenant, refuse_keys
 from ._setup.authentication import Authenticator
 from ._setup.comparison import compare_versions
 from ._setup.coordination import RECHECK_S
@@ -73,10 +73,11 @@ class Console(Closing):
         new = await console.create_key("acme", name="website")
         caller = await console.authenticate(f"Bearer {new.secret.reveal()}", "production")
 
-    ``storage`` is the storage of the Routers, or its URL. Changes apply to the next call that is admitted, and to reads
-    within two seconds. ``secret`` replaces the root secret of the environment or beside the store: one secret, or the
-    present and the previous one. ``recheck_s``: how long ``authenticate`` trusts its cache, at most two seconds.
-    ``catalogue``: models of your own, which ``policies`` may name before a trace does.
+    ``storage`` is the storage of the Routers, or its URL. Changes apply to the next call that is admitted. Reads, the
+    limits of a new tag, and the models and policies of a key change within two seconds. ``secret`` replaces the root
+    secret of the environment or beside the store: one secret, or the present and the previous one. ``recheck_s``: how
+    long ``authenticate`` trusts its cache, at most two seconds. ``catalogue``: models of your own, which ``policies``
+    may name before a trace does.
 
     Money is in US dollars, months are in UTC. ``RateLimits`` are requests per minute, tokens per minute, and concurrent
     calls. Plans: free (60, 60,000, 5), pro (600, 600,000, 25), team (3,000, 3,000,000, 100), enterprise (its
@@ -568,6 +569,7 @@ class Console(Closing):
         The requests are those that named the policy; if there are none, those without a policy. ``filter`` selects
         others. ``since``: a time, or a span such as ``7d``. ``account`` None: all. Raises ``ValidationFailed`` and
         ``NotFound``."""
+        refuse_keys({"draft": draft})
         return await self._simulator(since, filter, account).simulate(draft)
 
     async def what_if(
@@ -584,12 +586,17 @@ class Console(Closing):
         """Decide the stored requests of a time again ``without`` some models or with ``only`` some, at the ``prices``
         of a catalogue, or with ``cache=False``, and report what they would have cost. No model is called. Raises
         ``ValidationFailed``."""
+        refuse_keys({"without": without, "only": only, "prices": prices})
+        check_choice("cache", cache, (True, False))
         if prices is not None and not isinstance(prices, Catalogue):
             raise ValidationFailed.at("prices", f"is {shown(prices)}", "pass a Catalogue, such as Catalogue.load(FILE)")
         models = None if prices is None else prices.models
         return await self._simulator(since, filter, account).what_if(without, only, models, cache)
 
     def _simulator(self, since: str, filter: str, account: str | None) -> Simulator:
+        refuse_keys({"since": since, "filter": filter})
+        if account is not None:
+            check_tenant("account", account)
         storage: Storage = FreshStorage(self._storage, self._clock)
         models = Catalogue().models
         return Simulator(storage, self._clock.time(), models, since=since, filter=filter, account=account)
@@ -607,6 +614,7 @@ class Console(Closing):
 
         ``since``: a time, or a span such as ``7d``. ``account`` None: all. Raises ``NotFound`` for a policy without
         versions, and ``ValidationFailed``."""
+        refuse_keys({"name": name, "since": since})
         first = start_of(since, self._clock.time())
         check_choice("environment", environment, ENVIRONMENTS)
         storage: Storage = FreshStorage(self._storage, self._clock)

@@ -140,6 +140,13 @@ def check_tenant(path: str, account: object) -> str:
     return wire.DEFAULT_ACCOUNT if account == wire.DEFAULT_ACCOUNT else check_owner(path, account)
 
 
+def refuse_keys(arguments: Mapping[str, object]) -> None:
+    """Raise ``ValidationFailed`` for arguments that contain an API key."""
+    for path, value in arguments.items():
+        if holds_key(str(value)):
+            raise ValidationFailed.at(path, *KEY_THERE)
+
+
 def check_choice(path: str, value: object, allowed: Sequence[object]) -> None:
     """Raises ``ValidationFailed``, without showing keys, unless the value is allowed."""
     if not any(value is choice or (isinstance(value, str) and value == choice) for choice in allowed):

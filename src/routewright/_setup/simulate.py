@@ -112,6 +112,8 @@ class Simulator:
 
     async def _find_policy(self, name: str) -> tuple[wire.Policy, str]:
         """The draft of a name, else what is published; or a version by its label."""
+        if not isinstance(name, str):
+            raise ValidationFailed.at("draft", f"is {shown(name)}", "pass a Policy, or the name of a policy")
         if "@" in name:
             versions = await self._storage.read(SYSTEM_ACCOUNT, wire.PolicyVersions(name=name.partition("@")[0]))
             version = next((version for version in versions if version.label == name), None)
