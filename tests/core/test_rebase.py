@@ -161,5 +161,35 @@ def test_rebasing_is_applying_the_other_policy(seed: int) -> None:
 def test_an_input_under_the_policy_that_it_has_is_itself() -> None:
     for asked, inputs in cases(7):
         for snapshot, decision_input in inputs:
-            for stored in () if decision_input is None else (decision_input, replace(decision_input, requested=None)):
-                assert rebased(stored, applied(snapshot, stored), snapshot, asked) == stored
+            if decision_input is not None:
+                assert rebased(decision_input, applied(snapshot, decision_input), snapshot, asked) == decision_input
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_request_without_a_policy_has_set_what_differs_from_the_defaults(seed: int) -> None:
+    chance = Random(seed)
+    form: Any = {"type": "json_object"}
+    own = Params(temperature=0.2, top_p=0.5, max_output_tokens=1_500, stop=["end"], seed=7, response_format=form,
+                 service_tier="flex", verbosity="low", reasoning="low", parallel_tool_calls=False)  # fmt: skip
+    requests = [
+        RouteRequest(messages=[Message("user", "hi")]),
+        RouteRequest(
+            messages=[Message("user", "hi")],
+            goal="stability",
+            models=MODELS,
+            prefer=MODELS[1:2],
+            fallback=Fallback(MODELS[2:], 3),
+            budget=Budget(1.0, 20_000),
+            tools=[Tool(function=FunctionSpec("f"))],
+            timeout_ms=30_000,
+            params=own,
+            metadata={"tier": "gold"},
+        ),
+    ]
+    router = Router.sandbox(policies=[policy(chance, f"p{number}") for number in range(4)])
+    for asked in requests:
+        plain = input_of(router, asked, None)
+        assert plain is not None
+        for snapshot in router._parts.engine.policy_table.policies:
+            after = input_of(router, asked, snapshot.policy.id)
+            assert rebased(plain, None, snapshot, asked) == (after and replace(after, requested=None))

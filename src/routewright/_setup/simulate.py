@@ -78,7 +78,6 @@ class Simulator:
             blocked=_blocked(simulation, calibration, self._accounts),
             costlier=_costlier(simulation, calibration),
             examples=simulation.examples,
-            inferred=simulation.inferred,
             unknown_spent=simulation.unknown_spent,
             **self._shared(simulation, calibration),
         )

@@ -78,8 +78,7 @@ def simulation_page(report: SimulationReport) -> Iterator[Block]:
     yield from figures_page(f"{report.policy}, {report.version}", report)
     blocked = "account period start limit_usd expected_usd requests"
     yield from _tables(report, blocked=blocked, costlier="account requests before_usd after_usd")
-    unknown = {"own settings were inferred": report.inferred, "unknown share of limits": report.unknown_spent}
-    yield fields({name: count or None for name, count in unknown.items()})
+    yield fields({"unknown share of limits": report.unknown_spent or None})
     for example in report.examples:
         yield Line(f"{example.trace_id}: {example.from_model or 'refused'} -> {example.to_model or 'refused'}")
         for name, text in (("before", example.before), ("after", example.after)):

@@ -121,8 +121,6 @@ class SimulationReport(Simulated, frozen=True, kw_only=True):
     costlier: list[AccountCost]
     """The accounts whose cost rises most, largest rise first."""
     examples: list[SimulationExample]
-    inferred: int
-    """Requests whose trace does not say what they set themselves; it was inferred."""
     unknown_spent: int
     """Requests of which it is not known how much of its limits the caller had spent. Rules that ask for it did not
     apply."""

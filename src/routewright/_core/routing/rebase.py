@@ -15,7 +15,6 @@ from .inputs import limits_of, request_fields, requirements_of
 _OF_MESSAGES = (
     BITS.IMAGE | BITS.IMAGE_URL | BITS.HTTP_URL | BITS.AUDIO | BITS.FILE | BITS.FILE_URL | BITS.CALLER_URL
 )  # needs that come from the messages, which no policy changes
-_NO_POLICY = wire.PolicySnapshot("", "", wire.Policy(name=""))
 _NOTHING = wire.Requested()
 
 
@@ -26,9 +25,8 @@ def rebase(
     metadata: Mapping[str, object],
 ) -> wire.DecisionInput:
     """The input of the same request under the policy ``new``; None: without one. ``old`` is the policy (or its class)
-    that the input names. Inputs that do not say what the request itself set are taken to have set what ``old`` does
-    not. Raises ``ValidationFailed`` if the policy refuses the request.
-    """
+    that the input names; None: it has none, and is taken to have set what differs from the defaults. Raises
+    ``ValidationFailed`` if the policy refuses the request."""
     # What a policy changes cannot be read back from the result: a list of models may be the request's or the policy's,
     # a temperature overrides the policy's even if it is the default. So the request is rebuilt from what it set, and
     # goes through the same `apply_policy` as the original one: two copies of these rules would drift apart.
@@ -40,7 +38,7 @@ def rebase(
         if rules.id == decision_input.policy and name == decision_input.policy_class:
             return decision_input
     needs = decision_input.needs
-    requested = decision_input.requested or _infer(decision_input, old or _NO_POLICY)
+    requested = decision_input.requested or _infer(decision_input)
     request = wire.RouteRequest(
         messages=[],
         goal=requested.goal,
@@ -88,50 +86,30 @@ def _limit(stored: int | None, requested: int | None, before: int | None, after:
     return min(limits, default=None)
 
 
-def _infer(decision_input: wire.DecisionInput, old: wire.PolicySnapshot) -> wire.Requested:
-    """What a request probably set itself: what differs from its policy and the defaults."""
-    policy = old.policy
+def _infer(decision_input: wire.DecisionInput) -> wire.Requested:
+    """What a request without a policy probably set itself: what differs from the defaults."""
     needs = decision_input.needs
     wishes = decision_input.wishes
     bound = decision_input.thinking_tokens
-    effort = wire.ReasoningBudget(bound) if bound is not None else decision_input.effort
     brief = needs & BITS.REASONING_SAMPLING and not needs & BITS.TEMPERATURE
+    form = "json_schema" if needs & BITS.JSON_SCHEMA else "json_object"
     params = wire.Params(
         temperature=0.5 if needs & BITS.TEMPERATURE else None,
         top_p=(0.5 if brief else 0.99) if needs & BITS.TOP_P else None,
         max_output_tokens=decision_input.max_output_tokens,
         stop=[""] if needs & BITS.STOP else None,
         seed=0 if needs & BITS.SEED else None,
-        response_format={"type": "json_schema" if needs & BITS.JSON_SCHEMA else "json_object"}
-        if needs & BITS.JSON
-        else None,
-        reasoning=effort,
+        response_format={"type": form} if needs & BITS.JSON else None,
+        reasoning=decision_input.effort if bound is None else wire.ReasoningBudget(bound),
         parallel_tool_calls=False if needs & BITS.SERIAL_TOOLS else None,
         service_tier="flex" if wishes & BITS.FLEX else "priority" if wishes & BITS.PRIORITY else None,
         verbosity="low" if wishes & BITS.VERBOSITY else None,
     )
-    if (default := policy.params) is not None:
-        same_cap = default.max_output_tokens == decision_input.max_output_tokens
-        names = [name for name in default.__struct_fields__ if name != "max_output_tokens" or same_cap]
-        params = replace(params, **{name: None for name in names if getattr(default, name) is not None})
-    fallback = policy.fallback or wire.PolicyFallback()
-    aims = policy.goal is not None or policy.strategy is not None
-    chain = decision_input.fallback
-    if chain is not None and old.chain is not None and set(chain) <= set(old.chain):
-        chain = None
+    names = "goal", "strategy", "models", "fallback", "prefer", "budget_nanos", "budget_tokens"
+    timeout_ms, retries = decision_input.timeout_ms, decision_input.max_retries
     return wire.Requested(
-        goal="cost" if aims else decision_input.goal,
-        strategy="balanced" if aims else decision_input.strategy,
-        models=None if decision_input.models == old.models else decision_input.models,
-        fallback=chain,
-        prefer=tuple(model for model in decision_input.prefer if model not in old.prefer),
-        max_retries=_unless(decision_input.max_retries, (_NOTHING.default_retries, fallback.max_retries)),
-        timeout_ms=_unless(decision_input.timeout_ms, (_NOTHING.default_timeout_ms, policy.timeout_ms)),
-        budget_nanos=_unless(decision_input.budget_nanos, limits_of(policy.budget)[:1]),
-        budget_tokens=_unless(decision_input.budget_tokens, limits_of(policy.budget)[1:]),
+        **{name: getattr(decision_input, name) for name in names},
+        max_retries=None if retries == _NOTHING.default_retries else retries,
+        timeout_ms=None if timeout_ms == _NOTHING.default_timeout_ms else timeout_ms,
         params=params,
     )
-
-
-def _unless(stored: int | None, others: tuple[float | None, ...]) -> int | None:
-    return None if stored in others else stored

@@ -155,7 +155,6 @@ class Simulation:
         """By model and day: sums of ``lengths_of``."""
         self.skipped = 0
         self.hits = 0
-        self.inferred = 0
         self.unknown_spent = 0
         self.actual_nanos = 0
         self.refused: Counter[tuple[str, bool]] = Counter()
@@ -228,7 +227,6 @@ class Simulation:
         variant = self._policy
         metadata: Mapping[str, object] = {}
         if variant is not None:
-            self.inferred += inputs.requested is None and inputs.policy is not None
             self.unknown_spent += self._reads_limits and inputs.spent is None
             if variant.classes:
                 metadata = json.decode(record.metadata) if record.metadata else {}
