@@ -76,14 +76,6 @@ def test_one_policy_of_a_file_is_drafted(capsys: Capture) -> None:
     assert said == "routewright: NAME: 'nigtly' is not in cheap.toml; did you mean 'nightly'?\n"
 
 
-def test_a_draft_may_begin_with_what_is_in_force(capsys: Capture) -> None:
-    publish(capsys)
-    Path("change.toml").write_text('[[policies]]\nname = "desk"\ntimeout_ms = 9000\n')
-    shown(capsys, "draft", "change.toml", "--from", "desk")
-    policy = body(capsys, "show", "desk")["policy"]
-    assert (policy["goal"], policy["timeout_ms"], policy["budget"]) == ("quality", 9000, {"max_cost_usd": 0.05})
-
-
 def test_the_rules_that_show_writes_are_a_file_to_draft(capsys: Capture) -> None:
     publish(capsys)
     capsys.readouterr()
@@ -148,7 +140,7 @@ def test_a_draft_is_discarded_and_a_policy_retired_after_a_yes(capsys: Capture) 
     assert "requests that name the policy desk, which storage owns, would be refused; repeat with --yes" in said
     assert shown(capsys, "retire", "desk", "--yes") == "desk is retired\n"
     assert body(capsys, "ls")["policies"][0]["version"] is None
-    assert "has no version in force" in shown(capsys, "show", "desk", code=2)
+    assert "has neither a draft nor a version in force" in shown(capsys, "show", "desk", code=2)
 
 
 def test_a_draft_of_the_store_is_checked_as_a_file_is(capsys: Capture) -> None:

@@ -104,11 +104,12 @@ async def test_a_draft_made_from_an_older_one_is_refused(policies: PolicyStore, 
     mine = await policies.draft(DESK)
     await clock.advance(1.0)
     theirs = await policies.draft(BETTER, by="bob", expect=mine)
-    with pytest.raises(PreconditionFailed, match="the draft of 'desk' was changed by bob; read it again"):
+    with pytest.raises(PreconditionFailed, match="desk has changed since it was read"):
         await policies.draft(BEST, by="ada", expect=mine)
     await policies.publish("desk")
-    with pytest.raises(PreconditionFailed):
-        await policies.draft(BEST, expect=theirs)
+    for policy in (BEST, Policy(name="other")):
+        with pytest.raises(PreconditionFailed):
+            await policies.draft(policy, expect=theirs)
     assert (await policies.draft(BEST, expect=await policies.get("desk"))).draft == BEST
 
 
@@ -164,7 +165,7 @@ async def test_a_publication_records_who_made_it_why_and_when(policies: PolicySt
     assert (version.label, version.policy, version.by, version.note) == (FIRST, DESK, "bob", "cheaper")
     assert await policies.versions("desk") == [version]
     assert await policies.get("desk") == PolicyRecord(
-        name="desk", content=version.content, changed_at="2026-11-22T12:00:00.000Z", changed_by="bob"
+        name="desk", content=version.content, changed_at="2026-11-22T12:00:00.000Z", changed_by="bob", note="cheaper"
     )
     assert await announced(storage) == [(None, FIRST)]
 
@@ -205,8 +206,9 @@ async def test_a_share_runs_beside_the_version_in_force_until_it_is_published(
         with pytest.raises(ValidationFailed, match=f"a share of {SECOND} runs, .* a newer draft; roll_back"):
             await policies.publish("desk", share=share)
     await policies.discard("desk")
-    assert (await policies.publish("desk", by="ada")).label == SECOND
+    assert (await policies.publish("desk", by="ada", note="no complaints")).label == SECOND
     assert await labels(policies) == (SECOND, None)
+    assert (await policies.get("desk")).note == "no complaints"
     assert await announced(storage) == [(None, FIRST), (FIRST, SECOND), (FIRST, SECOND)]
 
 
@@ -239,6 +241,23 @@ async def test_a_share_needs_a_version_in_force_and_a_fraction(policies: PolicyS
     assert await labels(policies) == (FIRST, None)
 
 
+async def test_a_draft_or_version_is_found_by_its_name_or_label(policies: PolicyStore) -> None:
+    await policies.draft(DESK, by="ada")
+    draft = await policies.find("desk")
+    assert (draft.label, draft.policy, draft.by) == ("draft", DESK, "ada")
+    await publish(policies, DESK, BETTER)
+    assert [(await policies.find(name)).label for name in ("desk", FIRST)] == [SECOND, FIRST]
+    await policies.retire("desk")
+    for name, problem in (
+        ("desk", "'desk' has neither a draft nor a version in force"),
+        ("disk", "there is no policy 'disk'; did you mean 'desk'"),
+        ("desk@2020-01-01", f"there is no version 'desk@2020-01-01'; known: '{SECOND}', '{FIRST}'"),
+        ("disk@2020-01-01", "there is no version 'disk@2020-01-01'; none is published"),
+    ):
+        with pytest.raises(NotFound, match=problem):
+            await policies.find(name)
+
+
 # back
 
 
@@ -253,7 +272,7 @@ async def test_rolling_back_again_goes_further_back(policies: PolicyStore) -> No
 async def test_a_named_version_comes_back(policies: PolicyStore) -> None:
     await publish(policies, DESK, BETTER, BEST)
     assert (await policies.roll_back("desk", to=FIRST, by="ada")).policy == DESK
-    with pytest.raises(ValidationFailed, match=f"there is no version 'desk@2026-11-22.9'; did you mean '{FIRST}"):
+    with pytest.raises(NotFound, match=f"there is no version 'desk@2026-11-22.9'; did you mean '{FIRST}"):
         await policies.roll_back("desk", to="desk@2026-11-22.9")
     assert (await policies.roll_back("desk", to=THIRD)).label == THIRD
     assert (await policies.roll_back("desk")).label == FIRST
@@ -345,7 +364,7 @@ async def test_a_diff_compares_with_any_version_or_with_nothing(policies: Policy
     await policies.draft(DESK)
     assert [entry.path for entry in (await policies.diff("desk")).differences] == ["goal"]
     assert (await policies.diff("desk", FIRST)).differences == ()
-    with pytest.raises(ValidationFailed, match="there is no version"):
+    with pytest.raises(NotFound, match="there is no version"):
         await policies.diff("desk", "desk@2020-01-01")
 
 

@@ -570,7 +570,12 @@ class Console(Closing):
         others. ``since``: a time, or a span such as ``7d``. ``account`` None: all. Raises ``ValidationFailed`` and
         ``NotFound``."""
         refuse_keys({"draft": draft})
-        return await self._simulator(since, filter, account).simulate(draft)
+        simulator = self._simulator(since, filter, account)
+        if isinstance(draft, wire.Policy):
+            return await simulator.simulate(wire.PolicyVersion("", "draft", "", draft))
+        if not isinstance(draft, str):
+            raise ValidationFailed.at("draft", f"is {shown(draft)}", "pass a Policy, or the name of a policy")
+        return await simulator.simulate(await self.policies.find(draft))
 
     async def what_if(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
 from pathlib import Path
@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from . import wire
 from ._core import publication
 from ._core.accounts.terms import publication_terms
-from ._core.model_selector import ModelIndex
+from ._core.model_selector import ModelIndex, select_models
 from ._core.outcome import event_of
-from ._core.policy import check_apart, check_policy, next_label, resolve, version_of
+from ._core.policy import check_apart, check_policy, next_label, policy_id, resolve, version_of
 from ._core.publication import STORAGE
 from ._engine.storage import GuardedStorage
 from ._engine.webhooks import wake
@@ -26,7 +26,7 @@ from ._runtime.identity import Ids
 from ._runtime.loop import in_thread
 from ._setup.input_file import path_of, read
 from .catalogue import Catalogue
-from .errors import NotFound, PreconditionFailed, Problem, RouterError, ValidationFailed, renaming
+from .errors import NotFound, Problem, RouterError, ValidationFailed, renaming
 from .protocols import Clock, Storage
 from .wire import SYSTEM_ACCOUNT, Policy, PolicyChanged, PolicyDiff, PolicyRecord, PolicyShare, PolicyVersion
 from .wire.problems import did_you_mean, listed, shown
@@ -152,18 +152,29 @@ class PolicyStore(Closing):
         """All published versions of a name, newest first, also those of files and code."""
         return await self._checked.read(SYSTEM_ACCOUNT, wire.PolicyVersions(name=name))
 
+    async def find(self, name: str) -> PolicyVersion:
+        """The version of a label, such as ``desk@2026-11-22``; or of a name the draft, labelled ``draft``, else what is
+        in force. Raises ``NotFound``."""
+        if "@" in name:
+            return _labelled(name, await self.versions(name.partition("@")[0]))
+        record = await self.get(name)
+        if record.draft is not None:
+            return PolicyVersion("", "draft", record.drafted_at or "", record.draft, record.drafted_by)
+        version = (await self._versions(name)).get(record.content or "")
+        if version is None:
+            raise NotFound(f"{shown(name)} has neither a draft nor a version in force")
+        return version
+
     async def draft(self, policy: Policy, by: str = "", *, expect: PolicyRecord | None = None) -> PolicyRecord:
-        """Replace the draft of the policy's name. ``expect`` is the record that the draft is based on: if its draft
-        was changed since, raises ``PreconditionFailed``. Raises ``ValidationFailed``."""
+        """Replace the draft of the policy's name. ``expect`` is the record that the draft is based on: if it has
+        changed since, raises ``PreconditionFailed``. Raises ``ValidationFailed``."""
         policy = replace(check_policy(policy, 0), created_at=None)  # that will be the time of the publication
         terms = publication_terms({"by": by})
-        before = next((record for record in await self.list() if record.name == policy.name), None)
+        before = expect or next((record for record in await self.list() if record.name == policy.name), None)
         now = self._now()
         record = before or PolicyRecord(name=policy.name, changed_at=now)
-        if expect is not None and (record.draft, record.drafted_at) != (expect.draft, expect.drafted_at):
-            author = f" by {record.drafted_by}" if record.drafted_by else ""
-            raise PreconditionFailed(f"the draft of {shown(policy.name)} was changed{author}; read it again")
-        return await self._put(before, replace(record, draft=policy, drafted_at=now, drafted_by=terms["by"]), {})
+        draft = {"draft": policy, "drafted_at": now, "drafted_by": terms["by"]}
+        return await self._put(before, replace(record, name=policy.name, **draft), {})
 
     async def discard(self, name: str) -> PolicyRecord:
         """Remove the draft, if there is one. Raises ``NotFound`` and ``PreconditionFailed``."""
@@ -181,9 +192,8 @@ class PolicyStore(Closing):
         ``NotFound``."""
         record = await self.get(name)
         draft = _draft_of(record)
-        versions = await self._versions(name)
-        version = versions.get(record.content or "") if against is None else _labelled("against", against, versions)
-        return publication.compare(version, draft)
+        in_force = (await self._versions(name)).get(record.content or "")
+        return publication.compare(in_force if against is None else await self.find(against), draft)
 
     async def publish(
         self, name: str, *, by: str = "", note: str = "", share: float | None = None, share_by: str | None = None
@@ -191,7 +201,7 @@ class PolicyStore(Closing):
         """Put the draft in force, and return its version. With ``share=0.1`` it serves a tenth of the traffic beside
         the version in force: by account, or by the value of ``share_by="metadata.<key>"``. While such a share runs,
         ``publish(name)`` puts that version in force for all, and another ``share`` changes its part; with a newer
-        draft, both are refused.
+        draft, both are refused. ``note`` is the reason, kept in the record, and in a new version.
 
         The draft is checked as by ``check``. Raises ``ValidationFailed``, also for a name that a file or code owns,
         ``NotFound`` and ``PreconditionFailed``."""
@@ -221,7 +231,7 @@ class PolicyStore(Closing):
             share_by = terms["share_by"] or (running.by if running else "account")
             part = PolicyShare(version.content, terms["share"], share_by)
         in_force = version.content if part is None else record.content
-        after = publication.put_in_force(_without_draft(record), in_force, part, at, terms["by"])
+        after = publication.put_in_force(_without_draft(record), in_force, part, at, terms["by"], terms["note"])
         await self._put(record, after, versions, *writes)
         return version
 
@@ -232,7 +242,7 @@ class PolicyStore(Closing):
         terms = publication_terms({"by": by})
         record = _own(await self.get(name))
         versions = await self._versions(name)
-        content = None if to is None else _labelled("to", to, versions).content
+        content = None if to is None else _labelled(to, versions.values()).content
         after = publication.roll_back(record, content, self._now(), terms["by"])
         if after is None or after.content is None:
             problem = f"is missing, and {shown(name)} has no previous version"
@@ -247,6 +257,22 @@ class PolicyStore(Closing):
         record = await self.get(name)
         after = publication.put_in_force(replace(record, owner=STORAGE), None, None, self._now(), terms["by"])
         return await self._put(record, after, await self._versions(name))
+
+    async def check_names(self, models: Sequence[str] | None, policies: Sequence[str] | None) -> None:
+        """Check what a key may use: words that select known models (``check``), and names or ids of drafts and
+        policies, also of files and code. Raises ``ValidationFailed``."""
+        if models:
+            index = await known_models(self._checked, self._catalogue)
+            with renaming(lambda problem: _explain(problem._replace(path=problem.path.lstrip(".")))):
+                select_models(Policy(name="", models=[*models]), index, "")
+        if policies:
+            names = [record.name for record in await self.list()]
+            ids = {policy_id(name) for name in names}
+            if not ids.union(names).issuperset(policies):  # then it is an id of its own, or unknown
+                versions = [version for name in names for version in await self.versions(name)]
+                ids |= {version.policy.id for version in versions if version.policy is not None}
+            for place, name in enumerate(policies):
+                _check_name(f"policies[{place}]", name, [*names, *ids])
 
     async def aclose(self) -> None:
         """Close the storage."""
@@ -283,10 +309,8 @@ class PolicyStore(Closing):
         with renaming(_explain):
             resolve([policy], await known_models(self._checked, self._catalogue))
         records = await self.list()
-        if policy.shadow is not None and policy.shadow not in (names := [record.name for record in records]):
-            problem = f"there is no draft or policy {shown(policy.shadow)}"
-            hint = did_you_mean(policy.shadow, names) or "draft it first"
-            raise ValidationFailed.at(f"policies[{shown(policy.name)}].shadow", problem, hint)
+        if policy.shadow is not None:
+            _check_name(f"policies[{shown(policy.name)}].shadow", policy.shadow, [record.name for record in records])
         contents = [record.content for record in records if record.name != policy.name]
         query = wire.PolicyVersions(tuple(content for content in contents if content is not None))
         others = await self._checked.read(SYSTEM_ACCOUNT, query)
@@ -318,6 +342,12 @@ def _explain(problem: Problem) -> Problem:
     return problem._replace(hint=f"{problem.hint}; {hint}")
 
 
+def _check_name(path: str, name: str, known: Sequence[str]) -> None:
+    if name not in known:
+        hint = did_you_mean(name, known) or "draft it first, or start the Router whose code or file has it"
+        raise ValidationFailed.at(path, f"there is no draft or policy {shown(name)}", hint)
+
+
 def _own(record: PolicyRecord) -> PolicyRecord:
     """Raises ``ValidationFailed`` for a name of a file or code."""
     if record.owner != STORAGE:
@@ -336,12 +366,12 @@ def _without_draft(record: PolicyRecord) -> PolicyRecord:
     return replace(record, draft=None, drafted_at=None, drafted_by="")
 
 
-def _labelled(path: str, label: str, versions: Mapping[str, PolicyVersion]) -> PolicyVersion:
-    """The version with a label. Raises ``ValidationFailed``, also for one from before texts were stored."""
-    known = {version.label: version for version in versions.values() if version.policy is not None}
+def _labelled(label: str, versions: Iterable[PolicyVersion]) -> PolicyVersion:
+    """The version with a label. Raises ``NotFound``, also for one from before texts were stored."""
+    known = {version.label: version for version in versions if version.policy is not None}
     if label not in known:
-        hint = did_you_mean(label, known) or f"known: {listed([*known])}"
-        raise ValidationFailed.at(path, f"there is no version {shown(label)}", hint)
+        hint = did_you_mean(label, known) or (f"known: {listed([*known])}" if known else "none is published")
+        raise NotFound(f"there is no version {shown(label)}; {hint}")
     return known[label]
 
 
@@ -350,6 +380,8 @@ class BlockingPolicyStore(Twin[PolicyStore]):
 
     list = plain(PolicyStore.list)
     get = plain(PolicyStore.get)
+    find = plain(PolicyStore.find)
+    check_names = plain(PolicyStore.check_names)
     versions = plain(PolicyStore.versions)
     draft = plain(PolicyStore.draft)
     discard = plain(PolicyStore.discard)

@@ -118,7 +118,7 @@ async def test_a_draft_of_the_storage_is_simulated_by_its_name() -> None:
     record = PolicyRecord(name="live", draft=DRAFT, changed_at="2026-01-01T00:00:00.000Z")
     await console._storage.apply(SYSTEM_ACCOUNT, [PutPolicyRecord(record, None)])
     assert (await console.simulate("live")).rerouted == 40
-    with pytest.raises(NotFound, match="no draft or policy 'lvie'; did you mean 'live'"):
+    with pytest.raises(NotFound, match="there is no policy 'lvie'; did you mean 'live'"):
         await console.simulate("lvie")
 
 

@@ -27,13 +27,13 @@ def write_of(policy: wire.Policy, at: str, by: str, note: str) -> wire.PutPolicy
 
 
 def put_in_force(
-    record: wire.PolicyRecord, content: str | None, share: wire.PolicyShare | None, at: str, by: str
+    record: wire.PolicyRecord, content: str | None, share: wire.PolicyShare | None, at: str, by: str, note: str = ""
 ) -> wire.PolicyRecord:
     """Replace what is in force. The previous content is remembered."""
     previous = record.previous
     if record.content not in (None, content):
         previous = (*previous, record.content)[-MAX_PREVIOUS:]
-    return replace(record, content=content, share=share, previous=previous, changed_at=at, changed_by=by)
+    return replace(record, content=content, share=share, previous=previous, changed_at=at, changed_by=by, note=note)
 
 
 def roll_back(record: wire.PolicyRecord, to: str | None, at: str, by: str) -> wire.PolicyRecord | None:

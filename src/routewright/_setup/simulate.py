@@ -15,7 +15,7 @@ from routewright._core.money import usd
 from routewright._core.policy import check_policy, resolve, with_version
 from routewright._core.routing.simulation import Simulation, Transform
 from routewright._core.trace.filter import parse_filter
-from routewright.errors import NotFound, ValidationFailed
+from routewright.errors import ValidationFailed
 from routewright.protocols import Storage
 from routewright.wire import SYSTEM_ACCOUNT, JsonObject, Term
 from routewright.wire.problems import did_you_mean, listed, shown
@@ -55,17 +55,15 @@ class Simulator:
         self._accounts: dict[str, wire.Account | None] = {}
         self._has_traces = False
 
-    async def simulate(self, draft: str | wire.Policy) -> wire.SimulationReport:
-        """The report on a draft (``Console.simulate``)."""
-        policy, label = (draft, "draft") if isinstance(draft, wire.Policy) else await self._find_policy(draft)
-        policy = check_policy(policy, 0)
+    async def simulate(self, draft: wire.PolicyVersion) -> wire.SimulationReport:
+        """The report on a draft or version (``Console.simulate``)."""
+        policy = check_policy(draft.policy, 0)
         await self._find_accounts()
         bare = self._select(*self._terms)
         index = ModelIndex(await self._find_models(bare), {})
-        version = wire.PolicyVersion("", label, self._until)
         if not self._has_traces:  # nothing says which models there are, nor is a decision to be repeated
             policy = replace(policy, models=None, prefer=None, fallback=None, classes=None)
-        snapshot = with_version(resolve([policy], index)[0], version)
+        snapshot = with_version(resolve([policy], index)[0], replace(draft, created_at=self._until))
         if not any(term.key == "policy_id" for term in self._terms):
             own = self._select(*self._terms, Term("policy_id", "=", snapshot.policy.id))
             is_used = [bool(await self._storage.scan(name, own, after=None, limit=1)) for name in self._accounts]
@@ -74,7 +72,7 @@ class Simulator:
         calibration = _calibrate(simulation)
         return wire.SimulationReport(
             policy=policy.name,
-            version=label,
+            version=draft.label,
             blocked=_blocked(simulation, calibration, self._accounts),
             costlier=_costlier(simulation, calibration),
             examples=simulation.examples,
@@ -108,28 +106,6 @@ class Simulator:
     def _select(self, *terms: Term) -> wire.Decisions:
         kind = Term("kind", "=", "route")
         return wire.Decisions(since=self._since, until=self._until, environment="production", terms=(kind, *terms))
-
-    async def _find_policy(self, name: str) -> tuple[wire.Policy, str]:
-        """The draft of a name, else what is published; or a version by its label."""
-        if not isinstance(name, str):
-            raise ValidationFailed.at("draft", f"is {shown(name)}", "pass a Policy, or the name of a policy")
-        if "@" in name:
-            versions = await self._storage.read(SYSTEM_ACCOUNT, wire.PolicyVersions(name=name.partition("@")[0]))
-            version = next((version for version in versions if version.label == name), None)
-            if version is None or version.policy is None:
-                raise NotFound(f"no version {shown(name)}; stored: {listed([version.label for version in versions])}")
-            return version.policy, version.label
-        records = await self._storage.read(SYSTEM_ACCOUNT, wire.PolicyRecords())
-        record = next((record for record in records if record.name == name), None)
-        if record is not None and record.draft is not None:
-            return record.draft, "draft"
-        contents = () if record is None or record.content is None else (record.content,)
-        for version in await self._storage.read(SYSTEM_ACCOUNT, wire.PolicyVersions(contents)):
-            if version.policy is not None:
-                return version.policy, version.label
-        names = [record.name for record in records]
-        hint = did_you_mean(name, names) or (f"stored: {listed(names)}" if names else "draft it first")
-        raise NotFound(f"no draft or policy {shown(name)}; {hint}")
 
     async def _find_accounts(self) -> None:
         accounts = {account.name: account for account in await self._storage.read(SYSTEM_ACCOUNT, wire.AllAccounts())}

@@ -8,12 +8,10 @@ from getpass import getuser
 from pathlib import Path
 
 import msgspec
-from msgspec.structs import asdict, replace
 from msgspec.structs import fields as fields_of
 
 from routewright.catalogue import Catalogue
 from routewright.console import Console
-from routewright.errors import NotFound
 from routewright.policies import PolicyFile, read_policies
 from routewright.router import PolicyCheck, Router
 from routewright.wire import Environment, JsonObject, Policy, PolicyRecord, PolicyVersion
@@ -26,11 +24,11 @@ from .gate import condition
 from .route import PROMPT, request_of
 from .show import Line, Screen, fields, listing, percent, pick
 from .simulation import ALL_ACCOUNTS, FILTER, comparison_page, simulation_page, since
-from .store import IN_STORE, existing_store, named_store, store_verb
+from .store import IN_STORE, existing_store, new_store, store_verb
 
 _NAME = arg("name NAME", "name of the policy")
 _BY = arg("--by NAME", "who does it (default: your user name)")
-_LIST = "name owner version share.version share.fraction drafted_at drafted_by changed_at changed_by"
+_LIST = "name owner version share.version share.fraction drafted_at drafted_by changed_at changed_by note"
 _WEIGHTS = "requests weights quality cost latency stability"
 _VERSIONS = "version created_at by state note"
 
@@ -48,8 +46,7 @@ async def _show(args: Namespace, screen: Screen, console: Console) -> None:
 
     They are a policy file in JSON: change it, and give it to 'routewright policies draft'."""
     record = await console.policies.get(args.name)
-    draft = record.draft if args.version is None else None
-    rules = _as_in_file(draft or await _rules_of(console, args.name, args.version))
+    rules = _as_in_file((await console.policies.find(args.version or args.name)).policy)
     shown = {**await _record_json(console, record), "policy": rules}
     if args.json:
         screen.json(shown)
@@ -58,30 +55,22 @@ async def _show(args: Namespace, screen: Screen, console: Console) -> None:
     screen.say(fields({**shown, "policy": None}))
 
 
-@verb(
+@store_verb(
+    Console,
     "policies draft",
     arg("policy_file FILE", "file of policies, TOML or JSON"),
     arg("name NAME", "only this policy of the file", nargs="?"),
-    arg("--from NAME", "begin with the rules in force of this policy; what FILE sets replaces them", dest="base"),
     _BY,
-    *IN_STORE,
+    store=new_store,
 )
-async def _draft(args: Namespace, screen: Screen) -> None:
+async def _draft(args: Namespace, screen: Screen, console: Console) -> None:
     """Save the policies of a file as drafts.
 
     A draft serves nobody until it is published. It replaces an earlier draft of the name. This also creates the store
     if there is none."""
     policies = _read(args.policy_file, args.name)
-    async with Console(named_store(args) or existing_store(args)) as console:
-        if args.base is not None:
-            base = await _rules_of(console, args.base, None)
-            rules = [
-                {rule: value for rule, value in asdict(policy).items() if value not in (None, "")}
-                for policy in policies
-            ]
-            policies = [replace(base, **own) for own in rules]
-        records = [await console.policies.draft(policy, by=_who(args)) for policy in policies]
-        drafts = [await _record_json(console, record) for record in records]
+    records = [await console.policies.draft(policy, by=_who(args)) for policy in policies]
+    drafts = [await _record_json(console, record) for record in records]
     names = ", ".join(record.name for record in records)
     screen.report({"policies": drafts}, note=f"drafted: {names}; 'routewright policies diff NAME' shows what changes")
 
@@ -124,7 +113,8 @@ async def _diff(args: Namespace, screen: Screen, console: Console) -> None:
     screen.report(diff, title, Line(), *tables, note="" if diff.differences else "nothing changes")
 
 
-@verb(
+@store_verb(
+    Console,
     "policies publish",
     _NAME,
     arg("--share FRACTION", "publish to a part of the traffic, such as 0.1", float),
@@ -132,17 +122,13 @@ async def _diff(args: Namespace, screen: Screen, console: Console) -> None:
     arg("--note TEXT", "reason, stored with the version", default=""),
     _BY,
     CATALOGUE,
-    *IN_STORE,
 )
-async def _publish(args: Namespace, screen: Screen) -> None:
+async def _publish(args: Namespace, screen: Screen, console: Console) -> None:
     """Publish the draft of a policy.
 
     With --share, the draft serves that part of the traffic beside the version in force; without it, a running share is
     completed. Running servers follow within five seconds."""
-    terms = pick(args, "note share share_by")
-    catalogue = None if args.catalogue is None else Catalogue.load(args.catalogue)
-    async with Console(existing_store(args), catalogue=catalogue) as console:
-        version = await console.policies.publish(args.name, by=_who(args), **terms)
+    version = await console.policies.publish(args.name, by=_who(args), **pick(args, "note share share_by"))
     part = "" if args.share is None else f" {percent(args.share)} of the traffic"
     _published(args, screen, version, f"serves{part}")
 
@@ -223,19 +209,8 @@ async def _record_json(console: Console, record: PolicyRecord) -> JsonObject:
         **pick(record, "name owner"),
         "version": labels.get(record.content or ""),
         "share": share and {"version": labels.get(share.content), **pick(share, "fraction by")},
-        **pick(record, "drafted_at drafted_by changed_at changed_by"),
+        **pick(record, "drafted_at drafted_by changed_at changed_by note"),
     }
-
-
-async def _rules_of(console: Console, name: str, label: str | None) -> Policy:
-    """The policy as it is in force, or as a version has it. Raises ``NotFound``."""
-    content = (await console.policies.get(name)).content
-    for version in await console.policies.versions(name):
-        is_it = version.content == content if label is None else version.label == label
-        if is_it and version.policy is not None:
-            return version.policy
-    problem = f"the policy {quoted(name)} has no version {'in force' if label is None else quoted(label)}"
-    raise NotFound(f"{problem}; 'routewright policies versions {name}' lists all")
 
 
 def _read(path: str, name: str | None) -> list[Policy]:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from routewright.backends.storage.sqlite.file import SUFFIXES
 from routewright.backends.storage.sqlite.upkeep import backup, check, live_digests, upgrade
+from routewright.catalogue import Catalogue
 from routewright.console import SECRET, Console, secret_path
 from routewright.errors import NotFound, StorageUnavailable, renaming
 from routewright.protocols import BaseStorage, LocalStorage, Storage, options_of
@@ -87,16 +88,28 @@ def existing_store(args: Namespace) -> Storage:
     return storage
 
 
+def new_store(args: Namespace) -> Storage:
+    """The named store, which is created if it does not exist. Raises ``ValidationFailed``."""
+    return named_store(args) or existing_store(args)
+
+
 def store_verb(
-    kind: Callable[[Storage], AbstractAsyncContextManager[T]], command: str, *arguments: Declaration, more: str = ""
+    kind: Callable[..., AbstractAsyncContextManager[T]],
+    command: str,
+    *arguments: Declaration,
+    more: str = "",
+    store: Callable[[Namespace], Storage] = existing_store,
 ) -> Callable[[StoreRun[T]], StoreRun[T]]:
-    """Declare a coroutine function as a command on the named store, which must exist. ``kind`` opens it."""
+    """Declare a coroutine function as a command on the named store. ``kind`` opens it, with the ``--catalogue`` of a
+    command that has one."""
 
     def declare(run: StoreRun[T]) -> StoreRun[T]:
         @verb(command, *arguments, *IN_STORE, more=more)
         @wraps(run)
         async def run_on_store(args: Namespace, screen: Screen) -> int | None:
-            async with kind(existing_store(args)) as opened:
+            path = getattr(args, "catalogue", None)
+            options = {} if path is None else {"catalogue": Catalogue.load(path)}
+            async with kind(store(args), **options) as opened:
                 return await run(args, screen, opened)
 
         return run

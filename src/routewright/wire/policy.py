@@ -192,6 +192,7 @@ class PolicyVersion(Struct, frozen=True):
     by: str = ""
     """Who published it first."""
     note: str = ""
+    """Reason of the first publication."""
 
 
 class PolicyShare(Struct, frozen=True):
@@ -256,6 +257,8 @@ class PolicyRecord(Struct, frozen=True, kw_only=True):
     changed_at: str
     """Last change of what is in force, or of the owner."""
     changed_by: str = ""
+    note: str = ""
+    """Reason of the last publication."""
 
 
 class PutPolicyRecord(Struct, frozen=True, tag=True):
