@@ -266,7 +266,11 @@ def test_a_new_key_goes_to_stdout_alone(capsys: Capture) -> None:
     assert holds(key)
 
 
-def test_a_key_is_made_with_all_its_terms(capsys: Capture) -> None:
+def test_a_key_is_made_with_all_its_terms(capsys: Capture, tmp_path: Path) -> None:
+    file = tmp_path / "policies.toml"
+    file.write_text("".join(f'[[policies]]\nname = "{name}"\n' for name in ("support", "a", "b")))
+    assert main(["policies", "draft", str(file)]) == 0
+    capsys.readouterr()
     options = ["--environment", "sandbox", "--scope", "route,models:read", "--scope", "agents", "--tokens-per-min", "9",
                "--models", "openai/*,provider:google", "--policies", "support"]  # fmt: skip
     made = told(capsys, "keys", "create", "acme", "--name", "x", *options, "--budget", "5", "--monthly-limit", "0.5",
@@ -293,6 +297,19 @@ def test_a_key_is_made_with_all_its_terms(capsys: Capture) -> None:
     assert told(capsys, "keys", "ls", "acme")["keys"] == [made]
     changed = told(capsys, "keys", "change", "acme", made["id"], "--models", "all", "--policies", "a,b")
     assert (changed["models"], changed["policies"]) == (None, ["a", "b"])
+
+
+def test_a_key_may_use_models_of_a_catalogue_file(capsys: Capture, tmp_path: Path) -> None:
+    file = tmp_path / "models.toml"
+    file.write_text('[[models]]\nid = "mine/one"\ncontext_window = 8000\nquality = 0.5\n')
+    key = ("keys", "create", "acme", "--name", "x", "--models")
+    assert refused(capsys, *key, "openai/gpt-4.1-mimi").startswith(
+        "--models[0]: unknown model 'openai/gpt-4.1-mimi'; did you mean 'openai/gpt-4.1-mini'?; models of your own"
+    )
+    assert refused(capsys, *key, "mine/*").endswith("are known once a trace used them, or with --catalogue")
+    made = told(capsys, *key, "mine/*", "--catalogue", str(file))
+    assert made["models"] == ["mine/*"]
+    told(capsys, "keys", "change", "acme", made["id"], "--models", "mine/one", "--catalogue", str(file))
 
 
 def test_keys_are_listed_and_revoked(capsys: Capture) -> None:
@@ -417,7 +434,7 @@ def interrupted(monkeypatch: Patch, change: Callable[[Console], Awaitable[object
 
     storage = Interrupted(SqliteStorage("traces.db"))
     storage.between = [between]
-    monkeypatch.setattr("routewright.cli.store.existing_store", lambda args: storage)
+    monkeypatch.setattr("routewright.cli.store.named_store", lambda args: storage)
 
 
 def test_concurrent_changes_of_limits_are_both_kept(acme: str, capsys: Capture, monkeypatch: Patch) -> None:

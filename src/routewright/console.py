@@ -239,14 +239,15 @@ class Console(Closing):
         is all. ``limits`` apply beside those of the account. ``budget_usd`` is the most that its calls may ever be
         charged, ``daily_limit_usd``, ``weekly_limit_usd`` and ``monthly_limit_usd`` the most in a day, a week from
         Monday, and a month. ``models``: what its calls may use, in the words of a policy; ``policies``: names or ids of
-        those of which its calls use one. Raises ``NotFound``, ``ValidationFailed`` and ``StorageUnavailable``, and
-        ``InternalError`` if the storage has no ``accounts``."""
+        those of which its calls use one. Both must be known, as for ``policies.check_names``. Raises ``NotFound``,
+        ``ValidationFailed`` and ``StorageUnavailable``, and ``InternalError`` if the storage has no ``accounts``."""
         self._check_accounts()
         arguments = {"name": name, "environment": environment, "scopes": scopes, "limits": limits,
                  "budget_usd": budget_usd, "daily_limit_usd": daily_limit_usd, "weekly_limit_usd": weekly_limit_usd,
                  "monthly_limit_usd": monthly_limit_usd, "models": models, "policies": policies}  # fmt: skip
         terms = key_terms(arguments)
         await self.account(account)
+        await self.policies.check_names(terms["models"], terms["policies"])
         text = new_key(environment, secrets.token_bytes(RANDOM_BYTES))
         if not self._secret.is_durable:
             raise _without_secret("keys")
@@ -291,6 +292,7 @@ class Console(Closing):
                  "daily_limit_usd": daily_limit_usd, "weekly_limit_usd": weekly_limit_usd,
                  "monthly_limit_usd": monthly_limit_usd, "models": models, "policies": policies}  # fmt: skip
         terms = key_terms(arguments)
+        await self.policies.check_names(terms.get("models"), terms.get("policies"))
 
         async def attempt() -> wire.Key:
             current = await self.key(account, key_id)

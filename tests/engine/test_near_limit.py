@@ -131,7 +131,7 @@ async def test_the_limit_of_a_key_counts_too() -> None:
 
 async def test_a_key_limited_to_some_models_gets_other_rules_in_a_batch_too(url: str) -> None:
     storage = open_storage(url)
-    console = Console(storage, secret="a secret that is long enough for one")
+    console = Console(storage, secret="a secret that is long enough for one", catalogue=Catalogue([DEAR, CHEAP]))
     async with router(storage, monthly_limit_usd=100) as opened:
         new = await console.create_key("acme", name="x", monthly_limit_usd=0.36, models=["mine/*"])
         caller = Caller("acme", key_id=new.key.id)

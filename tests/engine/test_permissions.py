@@ -42,7 +42,7 @@ MODELS = [
 ]
 POLICIES = [
     Policy(name="best", goal="quality"),
-    Policy(name="tiny", models=["tiny/*"]),
+    Policy(name="tiny", id="pol_tiny", models=["tiny/*"]),
     Policy(name="chain", prefer=["tiny/one"], fallback=PolicyFallback(models=["tiny/one", "big/two"])),
 ]
 EVERYTHING: list[dict[str, Any]] = [
@@ -71,7 +71,8 @@ class Desk:
         self.storage = storage or MemoryStorage()
         self.called: list[str] = []
         self.broken: set[str] = set()
-        self.console = Console(self.storage, secret="a secret that is long enough for one")
+        known = Catalogue(MODELS)
+        self.console = Console(self.storage, secret="a secret that is long enough for one", catalogue=known)
         providers = [
             CallableProvider(self.answer, name=name, models=[model for model in MODELS if model.id.startswith(name)])
             for name in ("big", "tiny")
@@ -94,6 +95,7 @@ class Desk:
 async def desk(storage: Storage | None = None) -> AsyncIterator[Desk]:
     opened = Desk(storage)
     async with opened.router:
+        opened.router.policies()  # claims their names in the storage
         await opened.console.create_account("acme", plan="unlimited")
         yield opened
 
@@ -167,8 +169,8 @@ async def test_a_key_with_one_policy_uses_it_without_naming_it() -> None:
 
 async def test_a_key_whose_models_are_unknown_calls_none() -> None:
     async with desk() as here:
-        caller = await here.caller(models=["nobody/*"])
-        said = "the API key may use no model but 'nobody/*', and this router has none"
+        caller = await here.caller(models=["openai/*"])
+        said = "the API key may use no model but 'openai/*', and this router has none"
         with pytest.raises(PermissionDenied, match=re.escape(said)):
             await here.router.route("hi", caller=caller)
         assert here.router.models(caller=caller) == []
@@ -231,13 +233,22 @@ async def test_an_agents_calls_are_those_of_its_key() -> None:
         ({"models": []}, "models: is empty; pass a list with a name or more, or None for all"),
         ({"policies": [""]}, "policies: must be 1 to 200 printable characters, got ''"),
         ({"policies": [7]}, "policies: must be 1 to 200 printable characters, got 7"),
+        ({"models": ["big/*", "big/on"]}, "models[1]: unknown model 'big/on'; did you mean 'big/one'?"),
+        ({"models": ["bigg/*"]}, "models[0]: 'bigg/*' matches no model; did you mean 'big/*'?"),
+        ({"policies": ["chian"]}, "policies[0]: there is no draft or policy 'chian'; did you mean 'chain'?"),
+        ({"policies": ["desk"]}, "policies[0]: there is no draft or policy 'desk'; draft it first, or start"),
     ],
 )
 async def test_names_of_a_key_are_checked(terms: dict[str, Any], said: str) -> None:
     async with desk() as here:
-        with pytest.raises(ValidationFailed) as caught:
-            await here.console.create_key("acme", name="x", **terms)
-        assert str(caught.value) == said
+        known = await here.console.create_key("acme", name="x", policies=["pol_tiny"])
+        for change in (
+            here.console.create_key("acme", name="x", **terms),
+            here.console.change_key("acme", known.key.id, **terms),
+        ):
+            with pytest.raises(ValidationFailed) as caught:
+                await change
+            assert str(caught.value).startswith(said)
 
 
 async def test_names_of_a_caller_are_checked() -> None:

@@ -28,13 +28,14 @@ async def answer(call: UpstreamCall) -> str:
 
 async def opened(**terms: Any) -> tuple[App, dict[str, str]]:
     storage = MemoryStorage()
-    console = Console(storage, secret="a secret that is long enough for one")
+    console = Console(storage, secret="a secret that is long enough for one", catalogue=Catalogue(MODELS))
     await console.create_account("acme", plan="unlimited")
-    new = await console.create_key("acme", name="x", **terms)
     policies = [Policy(name="best", goal="quality"), Policy(name="cheap", strategy="cost-optimized")]
     router = Router(
         providers=[CallableProvider(answer, models=MODELS)], catalogue=Catalogue(()), storage=storage, policies=policies
     )
+    router.policies()  # claims their names in the storage
+    new = await console.create_key("acme", name="x", **terms)
     return create_app(router, console), {"authorization": f"Bearer {new.secret.reveal()}"}
 
 

@@ -21,9 +21,9 @@ from routewright.wire import (
     TagLimit,
 )
 
-from .command import ABSENT, YES, Declaration, arg, flag, number_or, refused, separated, several, unconfirmed, verb
+from .command import ABSENT, CATALOGUE, YES, Declaration, arg, flag, number_or, refused, separated, several, unconfirmed
 from .show import Line, Screen, Table, dim_after, fields, listing, pick
-from .store import IN_STORE, existing_store, named_store, store_verb
+from .store import new_store, store_verb
 
 _LIMITS = {"requests_per_min": "requests a minute", "tokens_per_min": "tokens a minute", "concurrency": "calls at once"}
 _PERIODS = ("daily_limit_usd", "weekly_limit_usd", "monthly_limit_usd")
@@ -95,13 +95,14 @@ _KEY_LIMITS = (
 )
 
 
-@verb("accounts create", _NAME, arg("--plan PLAN", _PLANS, PlanName, "free"), *_OTHER_TERMS, *IN_STORE)
-async def _create_account(args: Namespace, screen: Screen) -> None:
+@store_verb(
+    Console, "accounts create", _NAME, arg("--plan PLAN", _PLANS, PlanName, "free"), *_OTHER_TERMS, store=new_store
+)
+async def _create_account(args: Namespace, screen: Screen, console: Console) -> None:
     """Create an account.
 
     This also creates the store if there is none."""
-    async with Console(named_store(args) or existing_store(args)) as console:
-        account = await console.create_account(args.name, **_terms_of(args, _ACCOUNT_TERMS))
+    account = await console.create_account(args.name, **_terms_of(args, _ACCOUNT_TERMS))
     screen.report(_account_json(account), fields(_account_json(account)))
 
 
@@ -193,6 +194,7 @@ def _tag_text(limit: TagLimit) -> str:
     several("--models ID,...", f"{_MODELS} (default: all)"),
     several("--policies NAME,...", f"{_POLICIES} (default: any or none)"),
     *_KEY_LIMITS,
+    CATALOGUE,
 )
 async def _create_key(args: Namespace, screen: Screen, console: Console) -> None:
     """Create a key for an account, and write it to standard output.
@@ -222,6 +224,7 @@ async def _ls_keys(args: Namespace, screen: Screen, console: Console) -> None:
     arg("--models ID,...", f"{_MODELS}, or all", _names_or_all, ABSENT),
     arg("--policies NAME,...", f"{_POLICIES}, or all", _names_or_all, ABSENT),
     *_KEY_LIMITS,
+    CATALOGUE,
 )
 async def _change_key(args: Namespace, screen: Screen, console: Console) -> None:
     """Change the terms of a key.
