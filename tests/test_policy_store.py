@@ -92,6 +92,11 @@ async def test_a_draft_is_kept_with_its_author_and_time_and_changes_nothing_in_f
     assert [record.name for record in await policies.list()] == ["desk"]
 
 
+async def test_records_that_have_not_changed_are_not_decoded_again(policies: PolicyStore) -> None:
+    await policies.draft(DESK)
+    assert (await policies.get("desk")) is (await policies.get("desk"))
+
+
 async def test_an_invalid_draft_is_refused_naming_its_field(policies: PolicyStore) -> None:
     with pytest.raises(ValidationFailed, match=r"policies\['desk'\]\.min_quality"):
         await policies.draft(replace(DESK, min_quality=2.0))

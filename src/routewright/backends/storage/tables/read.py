@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -47,7 +48,7 @@ _change = msgspec.json.Decoder(HealthChange).decode
 _feedback = msgspec.json.Decoder(wire.PutFeedback).decode
 _retention = msgspec.json.Decoder(wire.SetRetention).decode
 _version = msgspec.json.Decoder(wire.PolicyVersion).decode
-_policies = msgspec.json.Decoder(list[wire.PolicyRecord]).decode
+_records = msgspec.json.Decoder(list[wire.PolicyRecord]).decode
 decode_learned = msgspec.json.Decoder(wire.LearnedModel).decode
 
 _SINCE = "(SELECT compromised_from FROM key WHERE key.account = trace.account AND key.id = trace.key_id)"
@@ -223,10 +224,15 @@ def read_versions(connection: Statements, query: wire.PolicyVersions) -> list[wi
     return versions if query.name is None else sorted(versions, key=in_order, reverse=True)
 
 
-def read_policies(connection: Statements) -> dict[str, wire.PolicyRecord]:
+@lru_cache(2)  # every Router reads them every two seconds, and they seldom change
+def _policies(body: bytes) -> Mapping[str, wire.PolicyRecord]:
+    return {record.name: record for record in _records(body)}
+
+
+def read_policies(connection: Statements) -> Mapping[str, wire.PolicyRecord]:
     """The policy records, by name."""
     row = connection.execute(_SETTING, (POLICIES,)).fetchone()
-    return {} if row is None else {record.name: record for record in _policies(row[0])}
+    return {} if row is None else _policies(row[0])
 
 
 def _snapshot_of(connection: Statements, snapshot_id: str) -> wire.Snapshot | None:

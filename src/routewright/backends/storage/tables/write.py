@@ -117,9 +117,9 @@ class Writes:
                 case wire.PutPolicyVersion() as version:
                     results.append(_put_version(connection, version))
                 case wire.PutPolicyRecord(record):
-                    records = read_policies(connection)
-                    results.append(Written(record.name not in records))
-                    records[record.name] = record
+                    stored = read_policies(connection)
+                    results.append(Written(record.name not in stored))
+                    records = {**stored, record.name: record}
                     connection.execute(_PUT_SETTING, (POLICIES, _encode([records[name] for name in sorted(records)])))
                 case wire.AddLearned(fleet, models):
                     for model, more in models.items():
