@@ -235,8 +235,10 @@ def test_a_policy_is_found_by_id_and_by_name() -> None:
         find_policy("pol_c", by_key(policies))
     with pytest.raises(ValidationFailed, match="unknown policy 'support'; known: 'a', 'b'"):
         find_policy("support", by_key(policies))
-    with pytest.raises(ValidationFailed, match="unknown policy 'support'; pass it to Router"):
+    with pytest.raises(ValidationFailed, match=r"'support'; pass it to Router\(policies=\.\.\.\) or publish"):
         find_policy("support", {})
+    with pytest.raises(ValidationFailed, match=r"policy_id: the policy 'c' is retired; Console\.policies\.roll_back"):
+        find_policy("c", by_key(policies), {"c"})
 
 
 def laid(asked: RouteRequest, policy: Policy) -> RouteRequest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -9,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright import Policy
-from routewright._core.policy_table import PolicyTable, Share
-from routewright.wire import PolicySnapshot
+from routewright._core.model_selector import ModelIndex
+from routewright._core.policy_table import PolicyTable, Publications, Share, compile_table
+from routewright.wire import PolicyRecord, PolicySnapshot, PolicyVersion
 
 MAIN = PolicySnapshot("pos_1", "desk@2026-11-20", Policy(name="desk", id="pol_desk"))
 NEXT = PolicySnapshot("pos_2", "desk@2026-11-21", Policy(name="desk", id="pol_desk", goal="quality"))
@@ -68,3 +70,34 @@ def test_a_policy_that_shadows_itself_has_no_shadow_but_its_draft() -> None:
     desk = PolicySnapshot("pos_4", "desk@2026-11-20", Policy(name="desk", shadow="desk"))
     assert PolicyTable([desk]).shadow(desk) is None
     assert PolicyTable([desk], drafts={"desk": NEXT}).shadow(desk) is NEXT
+
+
+def published(*policies: Policy) -> Publications:
+    versions = [PolicyVersion(policy.name, f"{policy.name}@2026-11-20", "2026-11-20", policy) for policy in policies]
+    records = [PolicyRecord(name=policy.name, content=policy.name, changed_at="2026-11-20") for policy in policies]
+    return Publications(records, {version.content: version for version in versions})
+
+
+def test_an_id_has_one_policy() -> None:
+    own = [PolicySnapshot("pos_1", "a@2026-11-20", Policy(name="a", id="pol_a"))]
+    publications = published(Policy(name="b"), Policy(name="c", id="b"), Policy(name="d", id="pol_a"))
+    table, problems = compile_table(own, publications, ModelIndex([], {}))
+    assert [snapshot.policy.name for snapshot in table.policies] == ["a", "b"]
+    assert problems == {
+        "c@2026-11-20": "id: 'b' is that of 'b'; change one",
+        "d@2026-11-20": "id: 'pol_a' is that of 'a'; change one",
+    }
+
+
+def test_the_work_grows_with_the_number_of_policies_and_no_faster() -> None:
+    def calls(count: int) -> int:
+        publications = published(*(Policy(name=f"p{number}") for number in range(count)))
+        events = list[str]()
+        sys.setprofile(lambda frame, event, arg: events.append(event))
+        try:
+            compile_table((), publications, ModelIndex([], {}))
+        finally:
+            sys.setprofile(None)
+        return events.count("call")
+
+    assert calls(80) < 2.2 * calls(40)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import NamedTuple, TypeVar, get_args
 
@@ -145,12 +145,19 @@ def by_key(snapshots: Iterable[wire.PolicySnapshot]) -> dict[str, wire.PolicySna
     return {key: snapshot for snapshot in snapshots for key in (snapshot.policy.id, snapshot.policy.name)}
 
 
-def find_policy(key: str, policies: Mapping[str, wire.PolicySnapshot]) -> wire.PolicySnapshot:
-    """Look up a policy in the result of ``by_key``. Raises ``ValidationFailed`` with a suggestion."""
+def find_policy(
+    key: str, policies: Mapping[str, wire.PolicySnapshot], retired: Collection[str] = ()
+) -> wire.PolicySnapshot:
+    """Look up a policy in the result of ``by_key``. ``retired``: names that are no longer in force. Raises
+    ``ValidationFailed`` with a suggestion."""
     if (policy := policies.get(key)) is None:
-        names = list(dict.fromkeys(snapshot.policy.name for snapshot in policies.values()))
-        known = f"known: {listed(names)}" if names else "pass it to Router(policies=...)"
-        raise ValidationFailed.at("policy_id", f"unknown policy {quoted(key)}", did_you_mean(key, policies) or known)
+        problem, hint = f"unknown policy {quoted(key)}", did_you_mean(key, policies)
+        if key in retired:
+            problem, hint = f"the policy {quoted(key)} is retired", "Console.policies.roll_back() publishes it again"
+        elif not hint:
+            names = list(dict.fromkeys(snapshot.policy.name for snapshot in policies.values()))
+            hint = f"known: {listed(names)}" if names else "pass it to Router(policies=...) or publish it in storage"
+        raise ValidationFailed.at("policy_id", problem, hint)
     return policy
 
 

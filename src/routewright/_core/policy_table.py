@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -14,7 +14,8 @@ from routewright.wire.json_scan import quoted
 
 from .guardrails.screen import guardrails_of
 from .model_selector import ModelIndex
-from .policy import by_key, check_apart, check_policy, find_policy, resolve, with_version
+from .policy import by_key, check_policy, find_policy, resolve, with_version
+from .publication import STORAGE
 
 _DIGEST_BITS = 64
 
@@ -52,14 +53,16 @@ class PolicyTable:
         policies: Sequence[PolicySnapshot] = (),
         shares: Mapping[str, Share] | None = None,
         drafts: Mapping[str, PolicySnapshot] | None = None,
+        retired: Collection[str] = (),
     ) -> None:
-        """``shares`` by the name of their policy, ``drafts`` by their own."""
+        """``shares`` by the name of their policy, ``drafts`` by their own. ``retired``: names that were in force."""
         self.policies = policies
         self.by_key = by_key(policies)
         self.shares = {self.by_key[name].id: share for name, share in (shares or {}).items()}
         """By the snapshot id of the version that serves the rest."""
         self.versions = (*policies, *(share.snapshot for share in self.shares.values()))
         self.drafts = drafts or {}
+        self.retired = retired
         snapshots = (snapshot for version in self.versions for snapshot in (version, *version.classes))
         self.guardrails = {
             snapshot.id: guardrails_of(snapshot.policy) for snapshot in snapshots if snapshot.policy.guardrails
@@ -69,7 +72,7 @@ class PolicyTable:
     def choose(self, key: str, account: str, metadata: Mapping[str, object] | None) -> tuple[PolicySnapshot, str]:
         """The version of a policy, by name or id, for a caller's request, and its assignment (``Share.choose``). Raises
         ``ValidationFailed``."""
-        policy = find_policy(key, self.by_key)
+        policy = find_policy(key, self.by_key, self.retired)
         if self.shares and (share := self.shares.get(policy.id)) is not None:
             return share.choose(policy, account, metadata)
         return policy, ""
@@ -95,6 +98,7 @@ def compile_table(
     """The table of a Router's ``own`` policies and the published ones; and by version, why it cannot use some of these
     with its models. The newest previous version that it can use stays in force for them."""
     policies = [*own]
+    owners = {key: snapshot.policy.name for key, snapshot in by_key(own).items()}
     shares: dict[str, Share] = {}
     drafts: dict[str, PolicySnapshot] = {}
     problems: dict[str, str] = {}
@@ -107,8 +111,10 @@ def compile_table(
             if policy.name != record.name:
                 path = f"policies[{quoted(record.name)}].name"
                 raise ValidationFailed.at(path, f"is {quoted(policy.name)}", "publish the policy again")
-            check_apart([*(other.policy for other in policies if other.policy.name != policy.name), policy])
             (snapshot,) = resolve([policy], index)
+            for key in by_key([snapshot]):
+                if owners.get(key, policy.name) != policy.name:
+                    raise ValidationFailed.at("id", f"{quoted(key)} is that of {quoted(owners[key])}", "change one")
         except ValidationFailed as error:
             problems[version.label] = str(error)
             return None
@@ -122,6 +128,7 @@ def compile_table(
         for content in (record.content, *reversed(record.previous)):
             if (main := draw(record, versions.get(content))) is not None:
                 policies.append(main)
+                owners |= dict.fromkeys(by_key([main]), record.name)
                 share = record.share
                 if share is not None and (snapshot := draw(record, versions.get(share.content))) is not None:
                     shares[record.name] = Share(snapshot, share.fraction, share.by)
@@ -132,7 +139,8 @@ def compile_table(
             draft = draw(record, PolicyVersion("", record.name, record.drafted_at or record.changed_at, record.draft))
             if draft is not None:
                 drafts[record.name] = draft
-    table = PolicyTable(policies, shares, drafts)
+    free = [record for record in publications.records if record.content is None and record.owner == STORAGE]
+    table = PolicyTable(policies, shares, drafts, {record.name for record in free if record.previous})
     for name in shadows - {None} - table.by_key.keys() - drafts.keys() - problems.keys():
         problems[f"shadow {quoted(name or '')}"] = "there is no draft or policy of this name"
     return table, problems

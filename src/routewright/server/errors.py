@@ -29,7 +29,8 @@ _WORDS = {
     b"Router.models()": b"GET /v1/models",
     b"add a new one by models=[Model(id=...)] of its provider, or in a catalogue file": b"the server's operator adds "
     b"new ones",
-    b"pass it to Router(policies=...)": b"this server has no policies: ask its operator",
+    b"pass it to Router(policies=...) or publish it in storage": b"this server has no policies: ask its operator",
+    b"Console.policies.roll_back() publishes it again": b"the server's operator can publish it again",
     b"set a provider's key in the environment (OPENAI_API_KEY ...), pass Router(providers=[...]), or use "
     b"Router.sandbox() for canned answers": b"the operator of the server has to set a provider's key; a test key "
     b"(sk_test_...) gets canned answers",
