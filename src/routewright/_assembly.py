@@ -677,7 +677,7 @@ class Parts:
             return
         with self._reloading.lock:
             fleet = self._fleets[self.environment]
-            if unnamed and unnamed is self._stored.provisional:  # else they were reloaded meanwhile
+            if versions and unnamed is self._stored.provisional:  # else they were reloaded meanwhile
                 self._published = [*map(with_version, self._published, versions)]
                 self._stored.provisional = ()
             engine.policy_table = self._stored.table(self._published, ModelIndex(fleet.pool.models, fleet.aliases))

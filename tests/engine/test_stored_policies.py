@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from routewright import MemoryStorage, Policy, Router, Settings, SqliteStorage, ValidationFailed
-from routewright._core.publication import write_of
+from routewright._core.publication import put_in_force, write_of
 from routewright.errors import StorageUnavailable, UnsupportedWrite
 from routewright.policies import PolicyFile
 from routewright.protocols import Storage
@@ -91,14 +91,15 @@ async def test_a_request_under_way_keeps_its_version() -> None:
         assert model(router) == "openai/gpt-6-luna"
 
 
-async def test_a_policy_that_is_retired_is_unknown() -> None:
+async def test_a_policy_that_is_retired_is_named_so() -> None:
     clock, storage = FakeClock(START), MemoryStorage()
     await publish(storage, FAST)
     async with desk(storage, clock) as router:
         model(router)
-        await storage.apply(SYSTEM_ACCOUNT, [PutPolicyRecord(PolicyRecord(name="desk", changed_at=NOON))])
+        (record,) = await records(storage)
+        await storage.apply(SYSTEM_ACCOUNT, [PutPolicyRecord(put_in_force(record, None, None, NOON, ""))])
         await clock.advance(3)
-        with pytest.raises(ValidationFailed, match="unknown policy"):
+        with pytest.raises(ValidationFailed, match=r"the policy 'desk' is retired; Console\.policies\.roll_back"):
             model(router)
 
 
@@ -216,6 +217,38 @@ async def test_publications_are_known_once_the_storage_is_available(caplog: pyte
         await clock.advance(3)
         assert model(router) == "openai/gpt-4.1", "what was read stays in force"
     assert len([record for record in caplog.records if "the disk is full" in record.message]) == 2
+
+
+async def test_publications_do_not_wait_for_the_versions_of_the_routers_own_policies() -> None:
+    clock, storage = FakeClock(START), Counting()
+    storage.error = StorageUnavailable("the disk is full")
+    async with desk(storage, clock, [Policy(name="mine", models=["openai/gpt-4.1"])]) as router:
+        version = (await router.route("Hello", policy_id="mine")).routing.policy_version
+        assert ".x" in version, "it is provisional"
+        storage.error = None
+        taken = write_of(Policy(name="mine"), NOON, "", "")
+        record = PolicyRecord(name="mine", content=taken.content, changed_at=NOON)
+        await storage.apply(SYSTEM_ACCOUNT, [taken, PutPolicyRecord(record)])
+        await publish(storage, FAST)
+        await clock.advance(3)
+        assert model(router) == "openai/gpt-4.1"
+        assert (await router.route("Hello", policy_id="mine")).routing.policy_version == version
+        assert [problem for problem in router.status().problems if "'mine' is published in the storage" in problem]
+        await storage.apply(SYSTEM_ACCOUNT, [PutPolicyRecord(put_in_force(record, None, None, NOON, ""))])
+        await clock.advance(3)
+        assert ".x" not in (await router.route("Hello", policy_id="mine")).routing.policy_version
+        assert router.status().problems == []
+
+
+async def test_a_refused_reload_hides_no_publication() -> None:
+    clock, storage = FakeClock(START), MemoryStorage()
+    async with desk(storage, clock) as router:
+        router.policies()
+        await publish(storage, FAST)
+        with pytest.raises(ValidationFailed, match="is published in the storage"):
+            router.reload_policies([GOOD])
+        await clock.advance(3)
+        assert model(router) == "openai/gpt-4.1"
 
 
 async def test_a_storage_without_publications_keeps_the_versions_of_policies() -> None:

@@ -48,7 +48,7 @@ class StoredPolicies:
         self._owner = owner
         self._own: Versions | None = None
         """Versions made here, for a storage that keeps none."""
-        self._publications = Publications()
+        self._publications = self._in_force = Publications()
         self.provisional: Sequence[wire.PutPolicyVersion] = ()
         """Policies with provisional versions of this process, because the storage was unavailable."""
         self.outage = Outage(_log.warning, "the policies of the storage are in force again")
@@ -74,20 +74,21 @@ class StoredPolicies:
         return versions
 
     async def refresh(self) -> list[wire.PolicyVersion] | None:
-        """Read the storage again. Returns the versions of the provisional policies, if any; None: nothing changed."""
-        before = self._publications
+        """Read the storage again. Returns the versions of the provisional policies, as far as it has them; None:
+        nothing changed."""
         unnamed = self.provisional
+        versions: list[wire.PolicyVersion] = []
         try:
             versions = await self._in_time(partial(self._ask, unnamed, is_claiming=bool(unnamed)), LONGEST_S)
-        except RouterError as error:
+        except RouterError as error:  # publications may have been read before it
             self._fail(error, unnamed)
-            return None
-        self.outage.end(self._clock.monotonic())
-        return versions if unnamed or self._publications is not before else None
+        else:
+            self.outage.end(self._clock.monotonic())
+        return versions if versions or self._publications is not self._in_force else None
 
     def _fail(self, error: RouterError, unnamed: Collection[object]) -> None:
         effect = "policies have provisional versions" if unnamed else "policies of the storage are as they were read"
-        self.outage.begin(self._clock.monotonic(), f"{effect} until the storage is available: {error}")
+        self.outage.begin(self._clock.monotonic(), f"{effect}: {error}")
 
     async def _ask(self, writes: Sequence[wire.PutPolicyVersion], *, is_claiming: bool) -> list[wire.PolicyVersion]:
         """Read what is published, and the versions of the Router's own policies; new ones are written in one batch with
@@ -98,10 +99,10 @@ class StoredPolicies:
         if self._owner is not None:
             with suppress(UnsupportedWrite):  # of a custom storage
                 records = await self._storage.read(wire.SYSTEM_ACCOUNT, wire.PolicyRecords())
-                if is_claiming:
-                    claims = self._claim(self._owner, [write.name for write in writes], records)
                 if records != [*self._publications.records]:
                     await self._read_versions(records)
+                if is_claiming:
+                    claims = self._claim(self._owner, [write.name for write in writes], records)
         if self._own is None:
             with suppress(UnsupportedWrite):
                 return await self._versions_of(writes, claims)
@@ -149,7 +150,8 @@ class StoredPolicies:
 
     def table(self, own: Sequence[wire.PolicySnapshot], index: ModelIndex) -> PolicyTable:
         """The Router's own policies together with the published ones. Logs which of these it cannot use, and why."""
-        table, problems = compile_table(own, self._publications, index)
+        self._in_force = self._publications
+        table, problems = compile_table(own, self._in_force, index)
         refused = {label: self.refused.get(label) or Outage(_log.warning, "") for label in problems}
         for label, problem in problems.items():
             refused[label].begin(self._clock.monotonic(), f"{label} is not used: {problem}")
