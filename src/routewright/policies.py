@@ -201,7 +201,7 @@ class PolicyStore(Closing):
         """Put the draft in force, and return its version. With ``share=0.1`` it serves a tenth of the traffic beside
         the version in force: by account, or by the value of ``share_by="metadata.<key>"``. While such a share runs,
         ``publish(name)`` puts that version in force for all, and another ``share`` changes its part; with a newer
-        draft, both are refused. ``note`` is the reason, kept in the record, and in a new version.
+        draft, both are refused. ``note``, the reason, stands in the record and in a new version.
 
         The draft is checked as by ``check``. Raises ``ValidationFailed``, also for a name that a file or code owns,
         ``NotFound`` and ``PreconditionFailed``."""

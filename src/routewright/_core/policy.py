@@ -151,13 +151,12 @@ def find_policy(
     """Look up a policy in the result of ``by_key``. ``retired``: names that are no longer in force. Raises
     ``ValidationFailed`` with a suggestion."""
     if (policy := policies.get(key)) is None:
-        problem, hint = f"unknown policy {quoted(key)}", did_you_mean(key, policies)
         if key in retired:
-            problem, hint = f"the policy {quoted(key)} is retired", "Console.policies.roll_back() publishes it again"
-        elif not hint:
-            names = list(dict.fromkeys(snapshot.policy.name for snapshot in policies.values()))
-            hint = f"known: {listed(names)}" if names else "pass it to Router(policies=...) or publish it in storage"
-        raise ValidationFailed.at("policy_id", problem, hint)
+            hint = "Console.policies.roll_back() publishes it again"
+            raise ValidationFailed.at("policy_id", f"the policy {quoted(key)} is retired", hint)
+        names = list(dict.fromkeys(snapshot.policy.name for snapshot in policies.values()))
+        known = f"known: {listed(names)}" if names else "pass it to Router(policies=...) or publish it in storage"
+        raise ValidationFailed.at("policy_id", f"unknown policy {quoted(key)}", did_you_mean(key, policies) or known)
     return policy
 
 

@@ -106,7 +106,8 @@ def _infer(decision_input: wire.DecisionInput) -> wire.Requested:
         verbosity="low" if wishes & BITS.VERBOSITY else None,
     )
     names = "goal", "strategy", "models", "fallback", "prefer", "budget_nanos", "budget_tokens"
-    timeout_ms, retries = decision_input.timeout_ms, decision_input.max_retries
+    timeout_ms = decision_input.timeout_ms
+    retries = decision_input.max_retries
     return wire.Requested(
         **{name: getattr(decision_input, name) for name in names},
         max_retries=None if retries == _NOTHING.default_retries else retries,
