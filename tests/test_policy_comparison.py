@@ -14,15 +14,12 @@ from routewright.protocols import Storage
 from routewright.testing import FakeClock
 from routewright.wire import (
     SYSTEM_ACCOUNT,
-    Candidate,
-    DecisionSpan,
     PolicyRecord,
     PolicyShare,
     PutFeedback,
     PutPolicyRecord,
     PutPolicyVersion,
     PutTrace,
-    ShadowDecision,
 )
 from routewright.wire.timestamps import timestamp
 from tests.contracts.storage.samples import decision_input, make_trace
@@ -71,12 +68,6 @@ def calls(version: str, number: int, first: int = 0, age: float = 1.0, **fields:
         for n in range(number)
     ]
     return [PutTrace(trace) for trace in traces]
-
-
-def shadowed(model: str) -> dict[str, Any]:
-    best = Candidate("a/one", 0.5, 0.5, 0.01, 1.0, 0.9, (0.5, 0.5, 0.5, 0.5))
-    facts: dict[str, Any] = {"id": 1, "name": "decision", "start_ms": 0.0, "rejected": {}, "digest": "d"}
-    return {"spans": [DecisionSpan(**facts, candidates=[best], shadow=ShadowDecision(policy="next", model=model))]}
 
 
 async def test_the_versions_of_a_share_are_compared(storage: Storage, console: Console) -> None:
@@ -134,12 +125,6 @@ async def test_time_account_and_environment_select(storage: Storage, console: Co
     assert (await console.compare("desk", since="1h")).versions == []
 
 
-async def test_shadows_are_counted(storage: Storage, console: Console) -> None:
-    for n, model in enumerate(("a/one", "b/two", "b/two")):
-        await storage.apply("default", calls(NEW, 1, first=n, **shadowed(model)))
-    assert (await console.compare("desk")).shadow == {"a/one -> b/two": 2, "same": 1}
-
-
 async def test_what_cannot_be_compared_is_refused(console: Console) -> None:
     with pytest.raises(NotFound, match="no version of a policy 'dask' is published"):
         await console.compare("dask")
@@ -171,5 +156,5 @@ async def test_a_share_of_a_routers_traffic_is_compared(clock: FakeClock) -> Non
         version.version: version.requests for version in comparison.versions
     }
     differ = {f"{model} -> {other}" for model in (dear, cheap)}
-    assert {*comparison.shadow} == {row.group for row in shadows.data} == differ
+    assert {row.group for row in shadows.data} == differ
     assert share.differences["cost_usd"].significant

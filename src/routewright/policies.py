@@ -19,7 +19,7 @@ from ._core.model_selector import ModelIndex, select_models
 from ._core.outcome import event_of
 from ._core.policy import check_apart, check_policy, next_label, policy_id, resolve, version_of
 from ._core.publication import STORAGE
-from ._engine.storage import GuardedStorage
+from ._engine.storage import GuardedStorage, read_accounts
 from ._engine.webhooks import wake
 from ._runtime.blocking import Closing, Twin, plain
 from ._runtime.identity import Ids
@@ -323,9 +323,8 @@ async def known_models(storage: Storage, catalogue: Catalogue | None) -> ModelIn
     catalogues = [Catalogue()] if catalogue is None else [Catalogue(), catalogue]
     models = {model.id: model for source in catalogues for model in source.models}
     aliases = {alias: id for source in catalogues for alias, id in source.aliases.items()}
-    accounts = await storage.read(SYSTEM_ACCOUNT, wire.AllAccounts())
     catalogue_ids = set[str]()
-    for account in (wire.DEFAULT_ACCOUNT, *(account.name for account in accounts[:RECENT])):
+    for account in [*await read_accounts(storage)][: RECENT + 1]:
         traces = await storage.scan(account, wire.TraceItems(), after=None, limit=RECENT)
         catalogue_ids |= {trace.decision_input.catalogue for trace in traces if trace.decision_input is not None}
     for id in catalogue_ids:

@@ -20,7 +20,7 @@ from ._core.analytics.rollup import GROUPS
 from ._core.request.rules import Range
 from ._core.snapshot_delta import check_trace
 from ._core.trace.filter import parse_filter, seal, unseal
-from ._engine.storage import read_trace
+from ._engine.storage import read_accounts, read_trace
 from ._engine.trace_log import FreshStorage
 from ._runtime.blocking import Closing, Twin, plain, plain_loop
 from ._runtime.worker import Worker
@@ -277,8 +277,7 @@ class TraceStore(OfAccount):
             groups=report.GROUP_LIMIT,
         )
         if group_by == report.ACCOUNT:
-            accounts = await self._checked.read(wire.SYSTEM_ACCOUNT, wire.AllAccounts())
-            names = {wire.DEFAULT_ACCOUNT, *(entry.name for entry in accounts)}
+            names = await read_accounts(self._checked)
             query = replace(query, group_by="model", groups=0)
             counts = report.usage_of_accounts({name: await self._read(name, query) for name in names})
         else:

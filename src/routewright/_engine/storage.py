@@ -88,6 +88,12 @@ class GuardedStorage:
         await self._storage.aclose()
 
 
+async def read_accounts(storage: Storage) -> dict[str, wire.Account | None]:
+    """All accounts by name, and ``default`` even if it was not created."""
+    accounts = await storage.read(wire.SYSTEM_ACCOUNT, wire.AllAccounts())
+    return {wire.DEFAULT_ACCOUNT: None} | {account.name: account for account in accounts}
+
+
 class Timeouts:
     """Time limits of calls to a storage. An account that it hangs on is skipped for a while."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from routewright import wire
 from routewright._core.analytics.comparison import PolicyTraffic
 from routewright._core.policy import policy_id
+from routewright._engine.storage import read_accounts
 from routewright.errors import NotFound
 from routewright.protocols import Storage
 from routewright.wire.problems import shown
@@ -19,11 +20,7 @@ async def compare_versions(
     storage: Storage, name: str, since: str, account: str | None, environment: wire.Environment
 ) -> wire.PolicyComparison:
     """Compare the versions of a policy that served an account; None: all. Raises ``NotFound``."""
-    if account is None:
-        accounts = await storage.read(wire.SYSTEM_ACCOUNT, wire.AllAccounts())
-        owners = [wire.DEFAULT_ACCOUNT, *(entry.name for entry in accounts)]
-    else:
-        owners = [check_account("account", account)]
+    owners = [*await read_accounts(storage)] if account is None else [check_account("account", account)]
     versions = await storage.read(wire.SYSTEM_ACCOUNT, wire.PolicyVersions(name=name))
     if not versions:
         raise NotFound(f"no version of a policy {shown(name)} is published")
@@ -34,7 +31,7 @@ async def compare_versions(
     ids = {(version.policy and version.policy.id) or policy_id(name) for version in versions}
     for owner, id in ((owner, id) for owner in owners for id in ids):
         terms = wire.Term("policy_id", "=", id), wire.Term("kind", "=", "route")
-        query = wire.Traces(environment=environment, since=since, terms=terms)
+        query = wire.TraceItems(environment=environment, since=since, terms=terms)
         after: str | None = None
         while traces := await storage.scan(owner, query, after=after, limit=PIECE):
             after = traces[-1].key

@@ -9,12 +9,14 @@ from msgspec.structs import replace
 
 from routewright import wire
 from routewright._core.accounts.purses import monday_of
+from routewright._core.analytics.comparison import wilson
 from routewright._core.analytics.estimate import ENOUGH, Calibration, Cell, Figures, Lengths
 from routewright._core.model_selector import ModelIndex
 from routewright._core.money import usd
 from routewright._core.policy import check_policy, resolve, with_version
 from routewright._core.routing.simulation import Simulation, Transform
 from routewright._core.trace.filter import parse_filter
+from routewright._engine.storage import read_accounts
 from routewright.errors import ValidationFailed
 from routewright.protocols import Storage
 from routewright.wire import SYSTEM_ACCOUNT, JsonObject, Term
@@ -108,9 +110,8 @@ class Simulator:
         return wire.Decisions(since=self._since, until=self._until, environment="production", terms=(kind, *terms))
 
     async def _find_accounts(self) -> None:
-        accounts = {account.name: account for account in await self._storage.read(SYSTEM_ACCOUNT, wire.AllAccounts())}
-        names = [*dict.fromkeys([wire.DEFAULT_ACCOUNT, *accounts])] if self._account is None else [self._account]
-        self._accounts = {name: accounts.get(name) for name in names}
+        accounts = await read_accounts(self._storage)
+        self._accounts = accounts if self._account is None else {self._account: accounts.get(self._account)}
 
     async def _find_models(self, selection: wire.Decisions) -> Sequence[wire.Model]:
         """The models of the catalogue that the newest of the traces names. Its health is the yardstick."""
@@ -182,12 +183,15 @@ class Simulator:
         ranked = sorted(pairs.items(), key=lambda pair: -pair[1])
         constraints = dict.fromkeys(constraint for constraint, _ in simulation.refused)
         refused = simulation.refused
+        rerouted = sum(pairs.values())
         return {
             "since": self._since,
             "until": self._until,
             "requests": simulation.requests,
             "skipped": simulation.skipped,
-            "rerouted": sum(pairs.values()),
+            "rerouted": rerouted,
+            "rerouted_share": _share(rerouted, simulation.requests),
+            "refused_share": _share(sum(refused[name, True] for name in constraints), simulation.requests),
             "reroutes": [wire.Reroute(*pair, count) for pair, count in ranked[:_TOP]],
             "actual_cost_usd": usd(simulation.actual_nanos),
             **_named("cost", "usd", costs, 1e-9),
@@ -230,6 +234,11 @@ def _named(figure: str, unit: str, figures: Figures | None, factor: float) -> di
 
 def _scaled(estimate: wire.Estimate, factor: float) -> wire.Estimate:
     return wire.Estimate(estimate.value * factor, estimate.low * factor, estimate.high * factor)
+
+
+def _share(count: int, requests: int) -> wire.Estimate:
+    share = count / max(requests, 1)
+    return wire.Estimate(share, *wilson(share, requests))
 
 
 def _drifts(simulation: Simulation) -> list[wire.Drift]:

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError
-from math import sqrt
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 from routewright.wire import Estimate, SimulationReport
 
-Metric = Literal["cost", "latency", "refusals", "rerouted"]
-"""Cost and latency are compared with what they were before; refusals are requests that are newly refused, and rerouted
-ones those that go to another model, both as shares of all requests."""
-
+_FIELD = {
+    "cost": "cost_change",
+    "latency": "latency_change",
+    "refusals": "refused_share",
+    "rerouted": "rerouted_share",
+}
+"""What a metric compares, as the field of a report."""
 _FORM = "METRIC>N% or METRIC<N%, with cost, latency, refusals or rerouted, as cost>+5%"
-_CONDITION = re.compile(rf"\s*({'|'.join(get_args(Metric))})\s*([<>])\s*([+-]?\d{{1,6}}(?:\.\d{{1,6}})?)\s*%\s*")
-_Z = 1.96
-"""Standard errors on either side of a 95 % interval."""
+_CONDITION = re.compile(rf"\s*({'|'.join(_FIELD)})\s*([<>])\s*([+-]?\d{{1,6}}(?:\.\d{{1,6}})?)\s*%\s*")
 
 
 class Condition(NamedTuple):
@@ -40,14 +40,7 @@ class Condition(NamedTuple):
 
     def failure(self, report: SimulationReport) -> str:
         """Why the gate fails; empty if it passes. It fails if nothing is claimed."""
-        refused = sum(refusal.new for refusal in report.refusals)
-        changes = {
-            "cost": report.cost_change,
-            "latency": report.latency_change,
-            "refusals": share_of(refused, report.requests),
-            "rerouted": share_of(report.rerouted, report.requests),
-        }
-        change = changes[self.metric]
+        change: Estimate | None = getattr(report, _FIELD[self.metric])
         if change is None or not report.requests:
             problem = report.problem or (report.latency_problem if self.metric == "latency" else None)
             return f"{self.text} fails: nothing is claimed; {problem or 'no request was served before'}"
@@ -63,11 +56,3 @@ def condition(text: str) -> Condition:
     if match is None:
         raise ArgumentTypeError(f"{text!r} is not {_FORM}")
     return Condition(match[1], match[2] == ">", float(f"{match[3]}e-2"), text.strip())
-
-
-def share_of(count: int, total: int) -> Estimate:
-    """A share of requests with Wilson's interval, which is wide for few requests: from 0 to 1 for none."""
-    weight = total + _Z**2
-    centre = (count + _Z**2 / 2) / weight
-    half = _Z * sqrt(count * (total - count) / max(total, 1) + _Z**2 / 4) / weight
-    return Estimate(count / max(total, 1), max(0.0, centre - half), min(1.0, centre + half))

@@ -191,7 +191,7 @@ async def _simulate(args: Namespace, screen: Screen, console: Console) -> int:
     arg("--environment", "requests to compare", Environment, "production"),
 )
 async def _compare(args: Namespace, screen: Screen, console: Console) -> None:
-    """Compare the versions of a policy that served, and show how its shadow differs."""
+    """Compare the versions of a policy that served."""
     comparison = await console.compare(args.name, **pick(args, "since account environment"))
     screen.report(comparison, *comparison_page(comparison))
 

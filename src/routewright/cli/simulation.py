@@ -6,6 +6,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 
 import msgspec
+from msgspec.structs import asdict
 
 from routewright.catalogue import Catalogue
 from routewright.console import Console
@@ -16,7 +17,6 @@ from .show import Block, Line, Row, Screen, Table, cell, fields, heading, listin
 from .store import store_verb
 
 FILTER = arg("--filter FILTER", "only these requests, as metadata.team=search", default="")
-_FIGURES = ("cost_usd", "error_rate", "latency_ms", "p50_ms", "p95_ms", "feedback")
 
 
 def since(default: str) -> Declaration:
@@ -51,7 +51,7 @@ async def _what_if(args: Namespace, screen: Screen, console: Console) -> None:
 def figures_page(title: str, report: SimulationReport | WhatIfReport) -> Iterator[Block]:
     """What changes: figures with intervals, requests that go elsewhere, and what limits the figures."""
     head = f"{title}: {with_count(report.requests, 'request')} since {cell('_at', report.since)}"
-    rerouted = f"{report.rerouted:,} ({percent(report.rerouted / max(report.requests, 1))})"
+    rerouted = f"{report.rerouted:,} ({percent(report.rerouted_share.value)})"
     summary = {"rerouted": rerouted, **pick(report, "actual_cost_usd"), "not repeatable": report.skipped or None}
     yield from (Line(head, "title"), Line(), fields(summary), Line())
     if report.problem is None:
@@ -86,24 +86,19 @@ def simulation_page(report: SimulationReport) -> Iterator[Block]:
 
 
 def comparison_page(comparison: PolicyComparison) -> Iterator[Block]:
-    """The versions that served, the two of a share figure by figure, and what the shadow chose."""
+    """The versions that served, and the two of a share figure by figure."""
     yield from (Line(f"{comparison.name} since {cell('_at', comparison.since)}", "title"), Line())
     rows = [
-        {**pick(figures, "version requests"), **{name: getattr(figures, name).value for name in _FIGURES}}
-        for figures in comparison.versions
+        {name: getattr(figure, "value", figure) for name, figure in asdict(version).items()}
+        for version in comparison.versions
     ]
-    if not rows:
-        yield Line("no stored request of a version")
-        return
-    yield listing(rows, f"version requests {' '.join(_FIGURES)}")
+    yield listing(rows, " ".join(rows[0])) if rows else Line("no stored request of a version")
     if (share := comparison.share) is not None:
         table = []
         for name, difference in share.differences.items():
             sides = [_interval(name, *_numbers(getattr(side, name))) for side in (share.base, share.shared)]
             table.append(Row((heading(name), *sides, difference.verdict)))
         yield from (Line(), Table(table, f"|{share.base.version}|{share.shared.version}|verdict"))
-    shadow = [{"shadow": name, "requests": count} for name, count in comparison.shadow.items()]
-    yield from (Line(), listing(shadow, "shadow requests")) if shadow else ()
 
 
 def _tables(report: msgspec.Struct, **columns: str) -> Iterator[Block]:

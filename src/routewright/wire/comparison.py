@@ -67,6 +67,3 @@ class PolicyComparison(Struct, frozen=True, kw_only=True):
     """Newest first, with all of their requests."""
     share: ShareComparison | None = None
     """None: no share assigned requests to two versions."""
-    shadow: dict[str, int] = {}
-    """Requests by what the policy's shadow chose, most frequent first: the ``same`` model, or another one
-    (``openai/x -> anthropic/y``)."""

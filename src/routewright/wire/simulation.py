@@ -86,6 +86,10 @@ class Simulated(Struct, frozen=True, kw_only=True):
     """Requests without a decision that can be repeated: a snapshot is gone, or other scoring rules decided."""
     rerouted: int
     """Requests that would go to another model, or be refused, or no longer be refused."""
+    rerouted_share: Estimate
+    """Their share of all requests, with Wilson's interval. So is the next one."""
+    refused_share: Estimate
+    """Share of requests that would newly be refused."""
     reroutes: list[Reroute]
     """The most frequent pairs, most frequent first."""
     actual_cost_usd: float

@@ -26,7 +26,7 @@ import numpy as np
 from routewright import wire
 from routewright.wire import Difference, Figure, VersionFigures
 
-from .rollup import add_to, bucket_of, compared_to, latency_in, quantile
+from .rollup import add_to, bucket_of, latency_in, quantile
 
 GROUPS = 1_021  # prime, because the low bits of the checksum hardly vary
 LEAST, LEAST_GROUPS = 30, 5
@@ -101,11 +101,11 @@ def student(freedom: int) -> float:
 
 
 def wilson(share: float, count: float) -> tuple[float, float]:
-    """Wilson's interval of a share of ``count`` requests."""
-    scale = 1 + Z**2 / count
-    middle = share + Z**2 / (2 * count)
-    half = Z * sqrt(share * (1 - share) / count + (Z / (2 * count)) ** 2)
-    return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
+    """Wilson's interval of a share of ``count`` requests, which is wide for few: from 0 to 1 for none."""
+    weight = count + Z**2
+    middle = share * count + Z**2 / 2
+    half = Z * sqrt(share * (1 - share) * count + Z**2 / 4)
+    return max(0.0, (middle - half) / weight), min(1.0, (middle + half) / weight)
 
 
 def difference(name: str, base: Figure, shared: Figure) -> Difference:
@@ -140,9 +140,8 @@ class PolicyTraffic:
         self._starts = [version.created_at for version in reversed(versions)]
         self._tallies: defaultdict[tuple[str, int], Tally] = defaultdict(Tally)
         """By version and, for requests that a share assigned, the number of versions at that time, else 0."""
-        self._shadow: Counter[str] = Counter()
 
-    def add(self, trace: wire.Trace, score: float | None) -> None:
+    def add(self, trace: wire.TraceItem, score: float | None) -> None:
         """Count a request, and its rating if it has one."""
         assignment = "" if trace.decision_input is None else trace.decision_input.assignment
         period = bisect_right(self._starts, trace.created_at) if assignment else 0
@@ -150,9 +149,6 @@ class PolicyTraffic:
         self._tallies[trace.policy_version, period].add(
             assignment or trace.id, trace.cost_usd, latency_ms, score, failed=trace.status in wire.FAILED
         )
-        for span in trace.spans:
-            if isinstance(span, wire.DecisionSpan) and span.shadow:
-                self._shadow[compared_to(span.shadow, span.candidates[0].model)] += 1
 
     def report(self, name: str, since: str, shared: str | None) -> wire.PolicyComparison:
         """The comparison. ``shared``: the version of the present share, if there is one."""
@@ -165,8 +161,7 @@ class PolicyTraffic:
             figures = {label: self._figures(label, start) for label in assigned}
             tried = figures.pop(shared if shared in assigned else assigned[0])
             share = _share(max(figures.values(), key=lambda entry: entry.requests), tried)
-        shadow = dict(self._shadow.most_common())
-        return wire.PolicyComparison(name=name, since=since, versions=versions, share=share, shadow=shadow)
+        return wire.PolicyComparison(name=name, since=since, versions=versions, share=share)
 
     def _age(self, label: str) -> tuple[int, str]:
         return self._order.get(label, 0), label
