@@ -244,11 +244,8 @@ class PolicyStore(Closing):
         versions = await self._versions(name)
         content = None if to is None else _labelled(to, versions.values()).content
         after = publication.roll_back(record, content, self._now(), terms["by"])
-        if after is None or after.content is None:
-            problem = f"is missing, and {shown(name)} has no previous version"
-            raise ValidationFailed.at("to", problem, "name the version to return to, or publish a draft")
         await self._put(record, after, versions)
-        return versions[after.content]
+        return versions[after.content or ""]
 
     async def retire(self, name: str, by: str = "") -> PolicyRecord:
         """Take a policy out of force, and free its name, whoever owns it. A Router whose file or code still has the

@@ -4,12 +4,14 @@ texts of a policy differ. Nothing here reads or writes a storage."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from msgspec import json, to_builtins
 from msgspec.structs import replace
 
 from routewright import wire
+from routewright.errors import ValidationFailed
+from routewright.wire.json_scan import quoted
 
 from .catalogue.models import content_id
 from .policy import name_of, policy_id, vary
@@ -36,13 +38,15 @@ def put_in_force(
     return replace(record, content=content, share=share, previous=previous, changed_at=at, changed_by=by, note=note)
 
 
-def roll_back(record: wire.PolicyRecord, to: str | None, at: str, by: str) -> wire.PolicyRecord | None:
-    """End a running share; without one, or to another content, return to the content before. None: there is none."""
+def roll_back(record: wire.PolicyRecord, to: str | None, at: str, by: str) -> wire.PolicyRecord:
+    """End a running share; without one, or to another content, return to the content before. Raises
+    ``ValidationFailed`` if there is none."""
     if to is None and record.share is not None:
         return put_in_force(record, record.content, None, at, by)
     content = to or next(reversed(record.previous), None)
     if content is None:
-        return None
+        problem = f"is missing, and {quoted(record.name)} has no previous version"
+        raise ValidationFailed.at("to", problem, "name the version to return to, or publish a draft")
     rolled_back = put_in_force(record, content, None, at, by)
     if content in record.previous and content != record.content:  # rolling back again goes further back
         older = record.previous[: -1 - record.previous[::-1].index(content)]
@@ -66,18 +70,17 @@ def find_change(
     return wire.PolicyChanged(id, after.name, *(None if version is None else version.label for version in (old, new)))
 
 
-class Claim(NamedTuple):
-    """What it takes for a file or code to own its policy names."""
-
-    writes: list[wire.PutPolicyRecord]
-    conflicts: list[wire.PolicyRecord]
-    """Names that the storage publishes. With any, nothing may be written."""
-
-
-def claim_names(owner: str, names: Collection[str], records: Iterable[wire.PolicyRecord], at: str) -> Claim:
+def claim_names(
+    owner: str, names: Collection[str], records: Iterable[wire.PolicyRecord], at: str
+) -> list[wire.PutPolicyRecord]:
     """Claim names for ``code`` or ``file <path>``. It takes over names of other files and code, as a deployment from
-    another folder does. Names that are gone from a file become free; those of code stay, since Routers may differ."""
+    another folder does. Names that are gone from a file become free; those of code stay, since Routers may differ.
+    Raises ``ValidationFailed`` for a name that the storage publishes."""
     known = {record.name: record for record in records}
+    for name in names:
+        if name in known and known[name].content is not None:
+            hint = "retire it there (routewright policies retire), or take another name here"
+            raise ValidationFailed.at(f"policies[{quoted(name)}]", f"{quoted(name)} is published in the storage", hint)
     lost = {record.name for record in known.values() if record.owner == owner != "code"}
     writes: list[wire.PutPolicyRecord] = []
     for name, new_owner in (dict.fromkeys(lost, STORAGE) | dict.fromkeys(names, owner)).items():
@@ -86,8 +89,7 @@ def claim_names(owner: str, names: Collection[str], records: Iterable[wire.Polic
             record = before or wire.PolicyRecord(name=name, changed_at=at)
             after = replace(record, owner=new_owner, changed_at=at, changed_by="")
             writes.append(wire.PutPolicyRecord(after, before or "absent"))
-    conflicts = [known[name] for name in names if name in known and known[name].content is not None]
-    return Claim(writes, conflicts)
+    return writes
 
 
 def compare(version: wire.PolicyVersion | None, draft: wire.Policy) -> wire.PolicyDiff:

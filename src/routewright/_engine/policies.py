@@ -17,7 +17,6 @@ from routewright._core.publication import claim_names
 from routewright._runtime.loop import at_once, in_new_loop
 from routewright.errors import InternalError, RouterError, StorageUnavailable, UnsupportedWrite, ValidationFailed
 from routewright.protocols import Clock, LocalStorage, Storage
-from routewright.wire.json_scan import quoted
 from routewright.wire.timestamps import timestamp
 
 from .storage import GuardedStorage, unhindered
@@ -102,22 +101,13 @@ class StoredPolicies:
                 if records != [*self._publications.records]:
                     await self._read_versions(records)
                 if is_claiming:
-                    claims = self._claim(self._owner, [write.name for write in writes], records)
+                    names = [write.name for write in writes]
+                    claims = claim_names(self._owner, names, records, timestamp(self._clock.time()))
         if self._own is None:
             with suppress(UnsupportedWrite):
                 return await self._versions_of(writes, claims)
             self._own = Versions()
         return [self._own.put(write)[0] for write in writes]
-
-    def _claim(
-        self, owner: str, names: Collection[str], records: Sequence[wire.PolicyRecord]
-    ) -> list[wire.PutPolicyRecord]:
-        claim = claim_names(owner, names, records, timestamp(self._clock.time()))
-        for record in claim.conflicts:
-            problem = f"{quoted(record.name)} is published in the storage"
-            hint = "retire it there (routewright policies retire), or take another name here"
-            raise ValidationFailed.at(f"policies[{quoted(record.name)}]", problem, hint)
-        return claim.writes
 
     async def _read_versions(self, records: Sequence[wire.PolicyRecord]) -> None:
         """Read the versions that changed records name."""
