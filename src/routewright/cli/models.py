@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from datetime import UTC, datetime
 from typing import get_args
 
 import msgspec
@@ -13,10 +12,11 @@ from routewright.backends.providers.features import protocol_at
 from routewright.backends.providers.hosts import ENDPOINTS
 from routewright.catalogue import Catalogue, model_called, price_sources
 from routewright.router import Router
-from routewright.settings import Settings
+from routewright.settings import Settings, SystemClock
 from routewright.wire import JsonObject, Modality, Model
 from routewright.wire.json_scan import quoted
 from routewright.wire.problems import did_you_mean, listed
+from routewright.wire.timestamps import timestamp
 
 from .command import CATALOGUE, JSON, arg, flag, refused, repeated, verb
 from .route import NOTHING_CONFIGURED, PROVIDER, named_providers
@@ -43,7 +43,7 @@ def _models(args: Namespace, screen: Screen) -> None:
     """List the models that can be routed to, or show one.
 
     Prices are US dollars per million tokens."""
-    today = datetime.now(UTC).date().isoformat()
+    today = timestamp(SystemClock().time())[: len("2026-11-22")]
     catalogue = Catalogue() if args.catalogue is None else Catalogue.load(args.catalogue)
     if age := catalogue.stale(today, Settings().stale_after_days):
         screen.note(age)
