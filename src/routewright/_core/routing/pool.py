@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date, timedelta
+from functools import lru_cache
 from typing import NamedTuple, get_args
 
 import numpy as np
@@ -69,9 +70,8 @@ class Pool:
         self.provider: list[str] = [m.provider for m in models]
         self.window: list[int] = [m.context_window or DEFAULT_WINDOW for m in models]
         self.max_output: list[int] = [m.max_output_tokens or m.context_window or DEFAULT_WINDOW for m in models]
-        abilities = [_abilities(m) for m in models]
+        abilities = self._ables = [_abilities(m) for m in models]
         self.able = np.array(abilities, dtype=np.int64)
-        self._ables = abilities
         self.windows = np.array(self.window, dtype=np.int64)
         self.declared_windows = np.array([m.context_window or 1 << 40 for m in models], dtype=np.int64)
         self.max_outputs = np.array(self.max_output, dtype=np.int64)
@@ -117,7 +117,7 @@ class Pool:
         )
         """Rows that cannot combine tools and reasoning."""
         self.prices: list[Prices] = [self._prices(row, model) for row, model in enumerate(models)]
-        self.held: list[Prices] = [*map(self._two_days, range(len(models)))] if self.dated else self.prices
+        self.held: list[Prices] = [*map(self._two_days, range(len(models)))]
         """The prices a budget must cover: of this day and the next."""
         self._worsts = [*map(_worst, self.held)]
         self._tabulate()
@@ -153,20 +153,19 @@ class Pool:
         self.base = Columns.of(  # prices of short inputs
             [self.expected(row, prices[-1]) if prices else _UNPRICED for row, prices in enumerate(self.prices)]
         )
-        worsts = self._worsts
-        self.flat_dearest = [worst[0] if len(worst) == 1 else None for worst in worsts]
+        self.flat_dearest = [worst[0] if len(worst) == 1 else None for worst in self._worsts]
         """The highest token price; None if it depends on the input's length."""
-        self.worst = Columns.of([top[-1] if held else _UNPRICED for top, held in zip(worsts, self.held, strict=True)])
+        self.worst = Columns.of([_UNPRICED if worst[0] is _UNKNOWN else worst[-1] for worst in self._worsts])
         """The highest token prices for short inputs: uncached input is not always the most expensive."""
-        tiered = [row for row, worst in enumerate(worsts) if len(worst) > 1]
+        tiered = [row for row, worst in enumerate(self._worsts) if len(worst) > 1]
         self.tiered = np.array(tiered, dtype=np.int64)  # rows whose price depends on the input's length, shape (k,)
-        self.first_tier = np.array([worsts[row][-2].above for row in tiered], dtype=np.int64)
+        self.first_tier = np.array([self._worsts[row][-2].above for row in tiered], dtype=np.int64)
         """The input tokens above which their price changes. Shape (k,)."""
         self.priced = np.array([*map(bool, self.held)], dtype=np.bool_)
         self.top: tuple[int, int] | None = None
         """The highest input and output token prices of all models; None if a model has no price."""
         if self.priced.all():
-            dearest = [worst[0] for worst in worsts] or [_UNPRICED]
+            dearest = [worst[0] for worst in self._worsts] or [_UNPRICED]
             self.top = max(price.input for price in dearest), max(price.output for price in dearest)
 
     def _think(self) -> None:
@@ -228,7 +227,7 @@ class Pool:
 
     def _two_days(self, row: int) -> Prices:
         """The prices of this day and the next; empty if unpriced."""
-        if not (self.dated and self.prices[row]):
+        if not (self.snapshot.models[row].price_changes and self.prices[row]):
             return self.prices[row]
         return self.prices[row] + self.prices_on(row, (date.fromisoformat(self.as_of) + timedelta(days=1)).isoformat())
 
@@ -263,6 +262,7 @@ def _priced_on(model: Model, day: str) -> Model:
     return replace(model, pricing_per_1m=pricing_on(model, day)) if model.price_changes else model
 
 
+@lru_cache(1_024)
 def _worst(prices: Prices) -> Prices:
     """The highest prices that may apply, by input length, longest first; above every budget if unpriced."""
     above = sorted({price.above for price in prices}, reverse=True)
