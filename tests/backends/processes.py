@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
-from contextlib import contextmanager
+
+from tests.programs import Program
 
 PREAMBLE = """
     import anyio, os, signal, sys, threading
@@ -31,9 +31,12 @@ TIMEOUT_S = 60
 
 def program(script: str, *arguments: object) -> list[str]:
     """The command that runs a script after ``PREAMBLE``."""
-    code = textwrap.dedent(PREAMBLE) + textwrap.dedent(script)
     flags = ["-W", "error", "-W", "ignore::DeprecationWarning:__main__"]  # 3.12: fork in a process with threads
-    return [sys.executable, *flags, "-c", code, *map(str, arguments)]
+    return [sys.executable, *flags, "-c", _code(script), *map(str, arguments)]
+
+
+def _code(script: str) -> str:
+    return textwrap.dedent(PREAMBLE) + textwrap.dedent(script)
 
 
 def run(script: str, *arguments: object) -> str:
@@ -43,42 +46,6 @@ def run(script: str, *arguments: object) -> str:
     return done.stdout.strip()
 
 
-class Running:
-    """A script that is told when to go on."""
-
-    def __init__(self, started: subprocess.Popen[str]) -> None:
-        self._started = started
-
-    def tell(self, word: str = "go") -> None:
-        """Let it go on."""
-        assert self._started.stdin is not None
-        self._started.stdin.write(f"{word}\n")
-        self._started.stdin.flush()
-
-    def heard(self) -> str:
-        """Wait for the next word that it says; what it died of, if it did."""
-        assert self._started.stdout is not None
-        assert self._started.stderr is not None
-        return self._started.stdout.readline().strip() or self._started.stderr.read()
-
-    def kill(self) -> None:
-        """Kill it, and wait for that."""
-        self._started.kill()
-        self._started.wait(TIMEOUT_S)
-
-    def end(self) -> None:
-        """Wait for its end, which has to be a good one."""
-        _, errors = self._started.communicate(timeout=TIMEOUT_S)
-        assert self._started.returncode == 0, errors
-
-
-@contextmanager
-def running(script: str, *arguments: object) -> Iterator[Running]:
+def running(script: str, *arguments: object) -> Program:
     """Start a script; one that does not end by itself is killed."""
-    pipe = subprocess.PIPE
-    started = subprocess.Popen(program(script, *arguments), stdin=pipe, stdout=pipe, stderr=pipe, text=True)
-    try:
-        yield Running(started)
-    finally:
-        started.kill()
-        started.communicate()
+    return Program("-c", _code(script), *map(str, arguments))

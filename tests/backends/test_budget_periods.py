@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import anyio
@@ -15,6 +14,7 @@ from routewright.storage import open_storage
 from routewright.wire.timestamps import timestamp
 from tests.contracts.storage.samples import DAY_S, NEXT_MONTH_S, Till
 from tests.database_servers import PostgresServer
+from tests.programs import Program
 
 from .postgres_stores import new_store
 
@@ -39,7 +39,8 @@ async def main(url, name, moments, charge):
             await till.settle(call, make_row(call, charge=charge, at=timestamp(at)), created_at=timestamp(at))
     await till.storage.aclose()
 
-anyio.run(main, sys.argv[1], sys.argv[2], [float(at) for at in sys.argv[4:]], int(sys.argv[3]))
+name, url, charge, *moments = sys.argv[1:]
+anyio.run(main, url, name, [float(at) for at in moments], int(charge))
 """
 
 
@@ -48,19 +49,15 @@ def play(url: str) -> dict[str, int]:
     moments = [
         SUNDAY + day * DAY_S + at for day in range(DAYS) for _ in range(CALLS // 2) for at in (0.0, DAY_S - 0.001)
     ]
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", CHILD, url, str(number), str(CHARGE), *map(str, moments)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )
-        for number in range(PROCESSES)
-    ]  # fmt: skip
-    for child in children:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
-    for child in children:
-        child.communicate("go\n", timeout=60)
-        assert child.returncode == 0
+    with ExitStack() as stack:
+        arguments = url, str(CHARGE), *map(str, moments)
+        children = [stack.enter_context(Program("-c", CHILD, str(number), *arguments)) for number in range(PROCESSES)]
+        for child in children:
+            assert child.heard() == "ready"
+        for child in children:
+            child.tell()
+        for child in children:
+            child.end()
 
     async def spent() -> dict[str, int]:
         till = Till(open_storage(url))

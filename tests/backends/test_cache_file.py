@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
@@ -21,6 +19,7 @@ from routewright.backends.cache.sqlite import SqliteCache
 from routewright.errors import StorageCorrupt, ValidationFailed
 from routewright.wire import CachedAnswer, CacheEntry, CacheMatch, CacheSelection, Observation
 from tests.contracts.cache import NORTH, PARTITION, key_of, make_entry
+from tests.programs import Program
 
 from .processes import running
 from .shared_caches import ALL, SharedContract, get, near, put
@@ -129,13 +128,12 @@ class Killed:
 
     def __init__(self, path: Path, first: int, after_s: float) -> None:
         self.last = first
-        child = subprocess.Popen([sys.executable, "-c", WRITES, str(path), str(first)], stdout=subprocess.PIPE)
-        assert child.stdout is not None
-        self.last = int(child.stdout.readline())
-        time.sleep(after_s)
-        child.kill()
-        for line in child.communicate()[0].splitlines():
-            self.last = int(line)
+        with Program("-c", WRITES, str(path), str(first)) as child:
+            self.last = int(child.heard())
+            time.sleep(after_s)
+            child.kill()
+            for line in child.stdout:
+                self.last = int(line)
 
 
 async def test_a_process_killed_at_any_moment_leaves_a_file_that_can_be_read(path: Path, full: bool) -> None:

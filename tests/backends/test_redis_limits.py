@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
 from typing import Any
 
 import anyio
@@ -23,21 +20,15 @@ from routewright.errors import InternalError, RateLimited, StorageUnavailable, V
 from routewright.wire import RateLimits, Taken, Takes
 from tests.contracts.storage.threads import Meet, run_in_threads
 from tests.database_servers import RedisServer
+from tests.programs import Program
 
 from .redis_child import KEY_REQUESTS, LEASE_S, PATIENCE_S, REQUESTS, SLOTS, TOKENS, WINDOW_S, takes, until_taken
 
 pytestmark = pytest.mark.anyio
 
 
-@contextmanager
-def child(url: str, what: str, much: object) -> Iterator[subprocess.Popen[str]]:
-    program = [sys.executable, "-W", "error", "-m", "tests.backends.redis_child", url, what, str(much)]
-    started = subprocess.Popen(program, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True)
-    try:
-        yield started
-    finally:
-        started.kill()
-        started.communicate()
+def child(url: str, what: str, much: object) -> Program:
+    return Program("-m", "tests.backends.redis_child", url, what, str(much))
 
 
 Make = Callable[..., RedisCoordination]
@@ -76,16 +67,13 @@ async def refused(coordination: RedisCoordination, wanted: Takes) -> dict[str, A
 def test_processes_together_never_exceed_a_limit_in_any_window(redis: RedisServer, full: bool) -> None:
     processes, seconds = (8, 60.0) if full else (4, 3.0)
     entries: list[tuple[int, int, int]] = []
-    started = [child(redis.url, "count", seconds) for _ in range(processes)]
-    running = [each.__enter__() for each in started]
-    for each in running:
-        assert each.stdout is not None
-        for line in each.stdout:
-            at, tokens, of_key = map(int, line.split())
-            entries.append((at, tokens, of_key))
-        assert each.wait(PATIENCE_S) == 0
-    for process in started:
-        process.__exit__(None, None, None)
+    with ExitStack() as stack:
+        running = [stack.enter_context(child(redis.url, "count", seconds)) for _ in range(processes)]
+        for process in running:
+            for line in process.stdout:
+                at, tokens, of_key = map(int, line.split())
+                entries.append((at, tokens, of_key))
+            process.end()
     length = int(WINDOW_S * UNITS)
     assert most_within([(at, 1) for at, _, _ in entries], length) <= REQUESTS
     assert most_within([(at, tokens) for at, tokens, _ in entries], length) <= TOKENS
@@ -100,8 +88,7 @@ async def test_slots_of_a_process_that_is_killed_are_back_within_the_lease_and_n
     mine = make(lease_s=LEASE_S)
     many = 25
     with child(redis.url, "hold", many) as other:
-        assert other.stdout is not None
-        assert await anyio.to_thread.run_sync(other.stdout.readline) == "held\n"
+        assert await anyio.to_thread.run_sync(other.heard) == "held"
         for number in range(SLOTS - many):
             await mine.take(takes(f"mine {number}"))
         ends = time.monotonic() + 2.5 * LEASE_S

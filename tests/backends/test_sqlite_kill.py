@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -13,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 from shutil import copyfile
-from typing import IO, NamedTuple
+from typing import NamedTuple, TextIO
 
 import anyio
 import msgspec
@@ -22,6 +21,7 @@ import pytest
 from routewright import Router, SqliteStorage
 from routewright.backends.storage.sqlite.background import LOG_BYTES
 from routewright.wire import SYSTEM_ACCOUNT, DecisionSpan, Durability, SnapshotById, Trace, TraceById, Traces
+from tests.programs import Program
 
 from .route_child import Orders, waited_ns
 from .store_audit import assert_sound, names_of
@@ -53,7 +53,7 @@ class Told(NamedTuple):
 class Victim:
     """A process that routes."""
 
-    def __init__(self, orders: Orders, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, orders: Orders, process: Program) -> None:
         self.latest_ms = SHORT_LOG_MS if orders.log_bytes == SHORT_LOG else LATEST_MS
         self.told: list[Told] = []
         self.killed_at = self.waited = 0
@@ -81,19 +81,16 @@ class Victim:
 
     def end(self) -> None:
         """Let it end in good order."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self._process.end()
         self._join()
-        assert self._process.returncode == 0
 
     def _join(self) -> None:
-        self._process.wait(PATIENCE_S)
         self._reader.join(PATIENCE_S)  # what it wrote until then is still in the pipe
         assert not self._reader.is_alive()
 
-    def _read(self, out: IO[bytes]) -> None:
+    def _read(self, out: TextIO) -> None:
         for line in out:
-            words = line.decode().split()
+            words = line.split()
             with self._changed:
                 if len(words) == 1:
                     self._is_ready = True
@@ -105,13 +102,8 @@ class Victim:
 @contextmanager
 def victim(orders: Orders) -> Iterator[Victim]:
     """Start a process that routes."""
-    program = [sys.executable, "-W", "error", "-m", "tests.backends.route_child", msgspec.json.encode(orders).decode()]
-    root = Path(__file__).parents[2]
-    with subprocess.Popen(program, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        try:
-            yield Victim(orders, process)
-        finally:
-            process.kill()
+    with Program("-m", "tests.backends.route_child", msgspec.json.encode(orders).decode()) as process:
+        yield Victim(orders, process)
 
 
 class Tally:

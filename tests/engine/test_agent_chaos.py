@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 from random import Random
@@ -17,6 +15,7 @@ import pytest
 from routewright import Agent, Catalogue, Model, Pricing, ProviderFault, Router, SqliteStorage
 from routewright.testing import ScriptedProvider
 from routewright.wire import AgentResponse, Delta, Events, Finish, LedgerRows, ToolDelta, Usage
+from tests.programs import Program
 
 from .agent_child import LEASE_S, Child
 
@@ -113,12 +112,10 @@ async def test_every_run_ends_within_its_limits_whatever_the_model_says(full: bo
             raise AssertionError(f"run_one({seed})") from error
 
 
-def begin(child: Child) -> subprocess.Popen[str]:
-    program = [sys.executable, "-W", "error", "-m", "tests.engine.agent_child", msgspec.json.encode(child).decode()]
-    process = subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    return process
+def begin(child: Child) -> Program:
+    program = Program("-m", "tests.engine.agent_child", msgspec.json.encode(child).decode())
+    assert program.heard() == "ready"
+    return program
 
 
 def test_a_run_that_is_killed_goes_on_and_pays_for_each_step_once(tmp_path: Path, full: bool) -> None:
@@ -129,7 +126,6 @@ def test_a_run_that_is_killed_goes_on_and_pays_for_each_step_once(tmp_path: Path
         child, kills, answer = Child(str(path), "key", 4), 0, ""
         while not answer:
             with begin(child) as process:
-                assert process.stdout is not None
                 if kills < 3:
                     time.sleep(chance.random() * 0.12)
                     process.kill()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ import pytest
 
 from routewright import SqliteStorage
 from routewright.wire import Account, LedgerRow, LedgerRows, PutAccount, Standing, Stands, UsageCounts
+from tests.programs import Program
 
 from .router_child import ACCOUNT, Child, Order, Report
 
@@ -32,42 +32,26 @@ WORST = 200 * 40_000
 class Payer:
     """A process that makes calls."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: Program) -> None:
         self._process = process
+        self.heard = process.heard
+        self.kill = process.kill
 
     def begin(self, order: Order) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(msgspec.json.encode(order).decode() + "\n")
-        self._process.stdin.flush()
-
-    def heard(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
+        self._process.tell(msgspec.json.encode(order).decode())
 
     def report(self) -> Report:
         return msgspec.json.decode(self.heard(), type=Report)
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait(PATIENCE_S)
 
 
 @contextmanager
 def payer(path: Path, seed: int, lease_s: float = LEASE_S) -> Iterator[Payer]:
     """Start a process that makes calls; it ends in good order, or is killed."""
     child = msgspec.json.encode(Child(str(path), seed, lease_s)).decode()
-    program = [sys.executable, "-W", "error", "-m", "tests.engine.router_child", child]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(program, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
-        try:
-            mine = Payer(process)
-            assert mine.heard() == "ready"
-            yield mine
-            assert process.stdin is not None
-            process.stdin.close()
-            process.wait(PATIENCE_S)
-        finally:
-            process.kill()
+    with Program("-m", "tests.engine.router_child", child) as process:
+        assert process.heard() == "ready"
+        yield Payer(process)
+        process.close()
 
 
 @contextmanager
