@@ -54,7 +54,7 @@ async def test_four_workers_use_a_publication_in_under_five_seconds(tmp_path: Pa
 
 RACER = """
     from random import Random
-    from routewright import Console, Policy, Router, RouterError
+    from routewright import CallableProvider, Catalogue, Console, Policy, Router, RouterError
     from routewright._engine import policies
     from routewright.storage import open_storage
 
@@ -80,7 +80,9 @@ RACER = """
         random = Random(seed)
         storage = open_storage(url)
         console = Console(storage)
-        async with Router.sandbox(storage=storage) as router:
+        models = [model for model in Catalogue().models if model.id in MODELS]
+        provider = CallableProvider(lambda call: call.model.id, models=models)
+        async with Router(providers=[provider], storage=storage) as router:
             await router.route("Hello", policy_id="desk", metadata={"user": "first"})  # while the version is shared
             say("ready")
             heard()
@@ -89,6 +91,9 @@ RACER = """
                     await change(console.policies, random)
                 except RouterError:  # another change came first
                     pass
+                if number % 10 == seed:
+                    report = await console.simulate(Policy(name="desk", models=MODELS[:1]), since="1h")
+                    assert report.requests + report.skipped > 0
                 await anyio.sleep(random.random() * 0.1)
                 await router.route("Hello", policy_id="desk", metadata={"user": str(random.randrange(50))})
         say("done")
@@ -97,18 +102,20 @@ RACER = """
 """
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 async def test_one_published_version_decides_each_request_while_publications_race(
-    postgres: str, pytestconfig: pytest.Config
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest, full: bool
 ) -> None:
-    processes, rounds = (8, 400) if pytestconfig.getoption("--full") else (3, 20)
-    storage = open_storage(postgres)
+    processes, rounds = (8, 400) if full else (2, 20)
+    url = f"sqlite:///{tmp_path}/store.db" if kind == "sqlite" else request.getfixturevalue("postgres")
+    storage = open_storage(url)
     console = Console(storage)
     await console.policies.draft(Policy(name="desk", models=["openai/gpt-4.1"]))
     await console.policies.publish("desk")
     await console.policies.draft(Policy(name="desk", models=["openai/gpt-6-luna"]))
     await console.policies.publish("desk", share=0.5, share_by="metadata.user")
     with ExitStack() as stack:
-        racers = [stack.enter_context(running(RACER, postgres, seed, rounds)) for seed in range(processes)]
+        racers = [stack.enter_context(running(RACER, url, seed, rounds)) for seed in range(processes)]
         assert [racer.heard() for racer in racers] == ["ready"] * processes
         for racer in racers:
             racer.tell()
@@ -118,6 +125,7 @@ async def test_one_published_version_decides_each_request_while_publications_rac
     texts = {version.label: version.policy for version in await console.policies.versions("desk")}
     traces = await all_traces(storage)
     assert len(traces) == processes * (1 + rounds)
+    assert all(trace.status == "completed" for trace in traces)
     for trace in traces:
         policy = texts[trace.policy_version]
         assert policy is not None
