@@ -606,7 +606,7 @@ class Console(Closing):
             check_tenant("account", account)
         storage: Storage = FreshStorage(self._storage, self._clock)
         models = Catalogue().models
-        return Simulator(storage, self._clock.time(), models, since=since, filter=filter, account=account)
+        return Simulator(storage, self._clock, models, since=since, filter=filter, account=account)
 
     async def compare(
         self,
@@ -625,7 +625,7 @@ class Console(Closing):
         first = start_of(since, self._clock.time())
         check_choice("environment", environment, ENVIRONMENTS)
         storage: Storage = FreshStorage(self._storage, self._clock)
-        return await compare_versions(storage, name, first, account, environment)
+        return await compare_versions(storage, self._clock, name, first, account, environment)
 
     async def _change_endpoint(
         self, account: str, endpoint_id: str, change: Callable[[wire.Endpoint], wire.Endpoint]

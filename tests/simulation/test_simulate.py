@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
+import anyio
+import anyio.lowlevel
 import pytest
 from msgspec.structs import replace
 
@@ -48,6 +52,34 @@ async def test_a_request_counts_as_soon_as_it_is_answered(tmp_path: Path) -> Non
             await router.route("Hello")
             counts.append((await Console(storage).what_if()).requests)
     assert counts == [*range(1, 21)]
+
+
+class RealClock(FakeClock):
+    virtual = False
+
+
+@pytest.mark.parametrize("report", ["simulate", "what_if", "compare"])
+async def test_other_tasks_run_while_requests_are_read(report: str) -> None:
+    console, _ = await console_over((60, {}))
+    console = Console(console._storage, clock=RealClock())
+    reports: dict[str, Callable[[], Awaitable[Any]]] = {
+        "simulate": partial(console.simulate, DRAFT),
+        "what_if": console.what_if,
+        "compare": partial(console.compare, "live"),
+    }
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(count)
+        assert (await reports[report]()).to_dict()
+        group.cancel_scope.cancel()
+    assert turns > 2
 
 
 async def test_the_same_policy_changes_nothing() -> None:

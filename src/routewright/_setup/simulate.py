@@ -17,8 +17,9 @@ from routewright._core.policy import check_policy, resolve, with_version
 from routewright._core.routing.simulation import Simulation, Transform
 from routewright._core.trace.filter import parse_filter
 from routewright._engine.storage import read_accounts
+from routewright._runtime.loop import in_thread
 from routewright.errors import ValidationFailed
-from routewright.protocols import Storage
+from routewright.protocols import Clock, Storage
 from routewright.wire import SYSTEM_ACCOUNT, JsonObject, Term
 from routewright.wire.problems import did_you_mean, listed, shown
 from routewright.wire.timestamps import start_of, timestamp
@@ -39,7 +40,7 @@ class Simulator:
     def __init__(
         self,
         storage: Storage,
-        now: float,
+        clock: Clock,
         models: Sequence[wire.Model],
         *,
         since: str,
@@ -48,7 +49,9 @@ class Simulator:
     ) -> None:
         """``models``: what policies refer to while no trace names a catalogue."""
         self._storage = storage
+        self._clock = clock
         self._models = models
+        now = clock.time()
         self._since = start_of(since, now)
         self._until = timestamp(now + 0.001)  # requests of this millisecond, too
         self._terms = parse_filter(filter)
@@ -156,7 +159,7 @@ class Simulator:
                 for snapshot_id in named:
                     if snapshot_id not in snapshots and (stored := await self._read_snapshot(snapshot_id)) is not None:
                         snapshots[snapshot_id] = stored
-                simulation.add(account, page)
+                await in_thread(self._clock, simulation.add, account, page)  # a page takes some 20 ms
                 if len(page) < PAGE:
                     break
                 after = page[-1].key
