@@ -6,7 +6,7 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from ._runtime.identity import Ids
 from ._runtime.loop import in_thread
 from ._setup.input_file import path_of, read
 from .catalogue import Catalogue
-from .errors import NotFound, Problem, RouterError, ValidationFailed, renaming
+from .errors import NotFound, Problem, RouterError, UnsupportedWrite, ValidationFailed, renaming
 from .protocols import Clock, Storage
 from .wire import SYSTEM_ACCOUNT, Policy, PolicyChanged, PolicyDiff, PolicyRecord, PolicyShare, PolicyVersion
 from .wire.problems import did_you_mean, listed, shown
@@ -262,7 +262,9 @@ class PolicyStore(Closing):
             index = await known_models(self._checked, self._catalogue)
             with renaming(lambda problem: _explain(problem._replace(path=problem.path.lstrip(".")))):
                 select_models(Policy(name="", models=[*models]), index, "")
-        if policies:
+        if not policies:
+            return
+        with suppress(UnsupportedWrite):  # a custom storage may have no policies
             names = [record.name for record in await self.list()]
             ids = {policy_id(name) for name in names}
             if not ids.union(names).issuperset(policies):  # then it is an id of its own, or unknown

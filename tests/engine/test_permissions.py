@@ -25,12 +25,13 @@ from routewright.errors import (
     IdempotencyKeyReused,
     NoCandidates,
     PermissionDenied,
+    UnsupportedWrite,
     UpstreamFailed,
     ValidationFailed,
 )
 from routewright.protocols import Storage
 from routewright.storage import open_storage
-from routewright.wire import Caller, DecisionInput, Policy, PolicyFallback, UpstreamCall
+from routewright.wire import Caller, DecisionInput, Policy, PolicyFallback, PolicyRecords, UpstreamCall
 
 pytestmark = pytest.mark.anyio
 
@@ -249,6 +250,21 @@ async def test_names_of_a_key_are_checked(terms: dict[str, Any], said: str) -> N
             with pytest.raises(ValidationFailed) as caught:
                 await change
             assert str(caught.value).startswith(said)
+
+
+class WithoutPolicies(MemoryStorage):
+    """A custom storage."""
+
+    async def read(self, account: str, query: Any) -> Any:
+        if isinstance(query, PolicyRecords):
+            raise UnsupportedWrite("no records here")
+        return await super().read(account, query)
+
+
+async def test_a_storage_without_policies_takes_any_name() -> None:
+    async with desk(WithoutPolicies()) as here:
+        caller = await here.caller(policies=["tiny"])
+        assert (await here.router.route("hi", caller=caller)).output == "tiny/one"
 
 
 async def test_names_of_a_caller_are_checked() -> None:
