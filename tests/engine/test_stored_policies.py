@@ -230,6 +230,8 @@ async def test_publications_do_not_wait_for_the_versions_of_the_routers_own_poli
         record = PolicyRecord(name="mine", content=taken.content, changed_at=NOON)
         await storage.apply(SYSTEM_ACCOUNT, [taken, PutPolicyRecord(record)])
         await publish(storage, FAST)
+        with pytest.raises(ValidationFailed, match="'desk' is published in the storage"):
+            router.reload_policies([GOOD])
         await clock.advance(3)
         assert model(router) == "openai/gpt-4.1"
         assert (await router.route("Hello", policy_id="mine")).routing.policy_version == version

@@ -57,19 +57,19 @@ class StoredPolicies:
     def load(self, writes: list[wire.PutPolicyVersion]) -> list[wire.PolicyVersion]:
         """Claim the names of the Router's own policies, read the storage's, and return the versions of the own ones.
         Blocks for at most two seconds. Raises ``ValidationFailed`` for a name that the storage publishes."""
+        versions: list[wire.PolicyVersion] = []
+        if writes or self._owner is not None:
+            try:
+                versions = self._ask_now(partial(self._ask, writes, is_claiming=True))
+            except ValidationFailed:  # what was in force stays, with provisional versions if it had them
+                raise
+            except RouterError as error:
+                if writes or not isinstance(error.__cause__, RuntimeError):  # else only virtual time stands still
+                    self._fail(error, writes)
+                self.provisional = writes
+                return [*map(own_version, writes)]
+            self.outage.end(self._clock.monotonic())
         self.provisional = ()
-        if not writes and self._owner is None:
-            return []
-        try:
-            versions = self._ask_now(partial(self._ask, writes, is_claiming=True))
-        except ValidationFailed:
-            raise
-        except RouterError as error:
-            if writes or not isinstance(error.__cause__, RuntimeError):  # else only virtual time stands still
-                self._fail(error, writes)
-            self.provisional = writes
-            return [*map(own_version, writes)]
-        self.outage.end(self._clock.monotonic())
         return versions
 
     async def refresh(self) -> list[wire.PolicyVersion] | None:
