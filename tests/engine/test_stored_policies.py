@@ -253,6 +253,36 @@ async def test_a_refused_reload_hides_no_publication() -> None:
         assert model(router) == "openai/gpt-4.1"
 
 
+class Odd(MemoryStorage):
+    """Returns records that no storage may return."""
+
+    odd: Any = None
+
+    async def read(self, account: str, query: Query) -> Any:
+        is_odd = self.odd is not None and isinstance(query, PolicyRecords)
+        return (
+            [PolicyRecord(name="desk", changed_at=NOON, previous=self.odd)]
+            if is_odd
+            else await super().read(account, query)
+        )
+
+
+async def test_records_that_make_no_sense_do_not_end_the_watch() -> None:
+    clock, storage = FakeClock(START), Odd()
+    await publish(storage, FAST)
+    async with desk(storage, clock) as router:
+        model(router)
+        storage.odd = 5
+        await clock.advance(3)
+        assert model(router) == "openai/gpt-4.1"
+        assert [problem for problem in router.status().problems if "failed with TypeError" in problem]
+        storage.odd = None
+        await publish(storage, FAST, GOOD)
+        await clock.advance(3)
+        assert model(router) == "openai/gpt-6-luna"
+        assert router.status().problems == []
+
+
 async def test_a_storage_without_publications_keeps_the_versions_of_policies() -> None:
     clock, storage = FakeClock(START), Counting()
     async with desk(storage, clock, [FAST]) as router:

@@ -19,7 +19,7 @@ from routewright.errors import InternalError, RouterError, StorageUnavailable, U
 from routewright.protocols import Clock, LocalStorage, Storage
 from routewright.wire.timestamps import timestamp
 
-from .storage import GuardedStorage, unhindered
+from .storage import GuardedStorage, storage_faults, unhindered
 
 ASK_S = 1.0
 """How long a Router's first use, or a reload of policies, waits for the storage."""
@@ -149,7 +149,7 @@ class StoredPolicies:
         return table
 
     async def _in_time(self, ask: Ask, longest_s: float) -> list[wire.PolicyVersion]:
-        with self._clock.deadline(self._clock.monotonic() + longest_s):
+        with self._clock.deadline(self._clock.monotonic() + longest_s), storage_faults:
             return await unhindered(ask, _WHAT)
         raise StorageUnavailable(f"the storage did not answer within {longest_s:g} s")
 
