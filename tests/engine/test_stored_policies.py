@@ -208,6 +208,8 @@ async def test_publications_are_known_once_the_storage_is_available(caplog: pyte
     async with desk(storage, clock) as router:
         assert router.decide("Hello").model
         assert router.policies() == []
+        with pytest.raises(StorageUnavailable, match="the storage cannot be read, and may know the policy 'desk'"):
+            model(router)
         await clock.advance(20)
         assert [problem for problem in router.status().problems if "the disk is full" in problem]
         storage.error = None
@@ -216,6 +218,10 @@ async def test_publications_are_known_once_the_storage_is_available(caplog: pyte
         storage.error = StorageUnavailable("the disk is full")
         await clock.advance(3)
         assert model(router) == "openai/gpt-4.1", "what was read stays in force"
+        storage.error = None
+        await clock.advance(3)
+        with pytest.raises(ValidationFailed, match="unknown policy 'shop'"):
+            router.decide("Hello", policy_id="shop")
     assert len([record for record in caplog.records if "the disk is full" in record.message]) == 2
 
 

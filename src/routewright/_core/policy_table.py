@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 from msgspec import json
 
-from routewright.errors import ValidationFailed
+from routewright.errors import StorageUnavailable, ValidationFailed
 from routewright.wire import PolicyRecord, PolicySnapshot, PolicyVersion
 from routewright.wire.json_scan import quoted
 
 from .guardrails.screen import guardrails_of
 from .model_selector import ModelIndex
+from .outage import Outage
 from .policy import by_key, check_policy, find_policy, resolve, with_version
 from .publication import STORAGE
 
@@ -48,6 +49,9 @@ class Share(NamedTuple):
 class PolicyTable:
     """Policies in force. Immutable, so that one assignment puts all of them in force."""
 
+    outage: Outage | None = None
+    """Of the storage that publishes policies. While it lasts, an unknown name may be one that was published."""
+
     def __init__(
         self,
         policies: Sequence[PolicySnapshot] = (),
@@ -71,7 +75,9 @@ class PolicyTable:
 
     def choose(self, key: str, account: str, metadata: Mapping[str, object] | None) -> tuple[PolicySnapshot, str]:
         """The version of a policy, by name or id, for a caller's request, and its assignment (``Share.choose``). Raises
-        ``ValidationFailed``."""
+        ``ValidationFailed``, and ``StorageUnavailable`` for a name that the storage may know."""
+        if key not in self.by_key and self.outage is not None and self.outage.is_on:
+            raise StorageUnavailable(f"the storage cannot be read, and may know the policy {quoted(key)}; try again")
         policy = find_policy(key, self.by_key, self.retired)
         if self.shares and (share := self.shares.get(policy.id)) is not None:
             return share.choose(policy, account, metadata)

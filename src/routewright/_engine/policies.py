@@ -142,6 +142,7 @@ class StoredPolicies:
         """The Router's own policies together with the published ones. Logs which of these it cannot use, and why."""
         self._in_force = self._publications
         table, problems = compile_table(own, self._in_force, index)
+        table.outage = self.outage
         refused = {label: self.refused.get(label) or Outage(_log.warning, "") for label in problems}
         for label, problem in problems.items():
             refused[label].begin(self._clock.monotonic(), f"{label} is not used: {problem}")
