@@ -445,6 +445,22 @@ async def test_a_hedged_call_shows_nothing(watch: Watch) -> None:
     await scene.leave()
 
 
+async def test_reports_over_policies_show_nothing(watch: Watch) -> None:
+    desk = Policy(name="desk", goal="quality", shadow="desk")
+    scene = Scene(watch, [ANSWER] * 2, policies=[desk])
+    for _ in range(2):
+        await plain(scene.router, watch, policy_id="desk")
+    await scene.router.flush()
+    console = Console(scene.storage, clock=scene.clock)
+    changed = Policy(name="desk", models=[ABLE[1].id])
+    reports: list[Any] = [await console.simulate(changed), await console.what_if(without=[ABLE[0].id])]
+    assert [report.rerouted for report in reports] == [2, 2]
+    assert reports[0].examples
+    for report in (*reports, await console.compare("desk")):
+        watch.look_at("a report", report)
+    await scene.leave()
+
+
 async def router_route(router: Router, watch: Watch) -> None:
     look_at_answer(watch, router, await router.route(REQUEST, policy_id="quick"))
 
