@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from routewright import (
+    Catalogue,
     MemoryStorage,
     Router,
     Settings,
@@ -59,7 +60,9 @@ class Bank:
     def use(self, storage: Any, providers: Any = None) -> None:
         """Route with these. Callers of other accounts are served, too."""
         settings = Settings(clock=self.clock, unknown_accounts="serve")
-        self.router = Router(providers=providers or self._providers, storage=storage, settings=settings)
+        self.router = Router(
+            providers=providers or self._providers, catalogue=Catalogue(()), storage=storage, settings=settings
+        )
 
     def behind(self) -> Behind:
         """Route with the storage, behind one that can fail."""

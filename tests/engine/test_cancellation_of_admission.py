@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from routewright import MemoryStorage, ProviderFault, Router, Settings
+from routewright import Catalogue, MemoryStorage, ProviderFault, Router, Settings
 from routewright._engine.execute import Execution
 from routewright._engine.request_input import RawRequest
 from routewright._engine.steps import Steps, begin
@@ -105,6 +105,7 @@ async def cancelled(
             ScriptedProvider([*good, *again], models=[ONE], clock=clock),
             ScriptedProvider([*spare, *again], models=[SPARE], clock=clock),
         ],
+        catalogue=Catalogue(()),
         storage=storage,
         settings=Settings(clock=clock),
     )

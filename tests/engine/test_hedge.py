@@ -13,7 +13,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from routewright import Answer, Event, Model, Policy, ProviderFault, Router, Settings, Trace
+from routewright import Answer, Catalogue, Event, Model, Policy, ProviderFault, Router, Settings, Trace
 from routewright.errors import ContentRefused, RouterTimeoutError, UpstreamFailed
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line, ScriptedCall
@@ -82,7 +82,10 @@ class Track:
         self._then = good
         self.events: list[Event] = []
         self.router = Router(
-            providers=self.racers, policies=[QUICK], settings=Settings(clock=self.clock, rng=Random(7), **settings)
+            providers=self.racers,
+            catalogue=Catalogue(()),
+            policies=[QUICK],
+            settings=Settings(clock=self.clock, rng=Random(7), **settings),
         )
         self.router.on_event(self.events.append)
         self.traces: list[Trace] = []
