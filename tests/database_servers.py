@@ -188,6 +188,7 @@ class RedisServer(Server):
     def __init__(self, program: str = "redis-server", *, cluster: bool = False, **settings: str | int) -> None:
         super().__init__()
         user = f"default:{settings['requirepass']}@" if "requirepass" in settings else ""
+        self._greeting = f"AUTH {settings['requirepass']}\r\n".encode() if user else b""
         self.url = f"redis://{user}{HOST}:{self.port}/0"
         slots = {"cluster_enabled": "yes", "cluster_announce_ip": HOST} if cluster else {}
         given = {"port": self.port, "bind": HOST, "save": "", **slots, **settings}
@@ -201,7 +202,11 @@ class RedisServer(Server):
 
     def flush(self) -> None:
         """Delete all that it holds."""
-        _run(self.folder, *self._ask, "FLUSHALL")
+        with socket.create_connection((HOST, self.port), PATIENCE_S) as connection:
+            connection.sendall(self._greeting + b"FLUSHALL\r\n")
+            connection.shutdown(socket.SHUT_WR)
+            answer = b"".join(iter(lambda: connection.recv(100), b""))
+        assert answer.endswith(b"+OK\r\n"), answer
 
 
 def at_port(url: str, port: int) -> str:
