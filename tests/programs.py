@@ -58,6 +58,12 @@ class Program:
         """Wait for the next line of its standard output; what it died of, if it did."""
         return self.stdout.readline().strip() or self.stderr.read()
 
+    def output(self) -> str:
+        """What it prints until its end, which has to be a good one."""
+        output = self.stdout.read().strip()
+        self.end()
+        return output
+
     def kill(self) -> None:
         """Kill it, and wait for that."""
         self._process.kill()
@@ -84,6 +90,7 @@ def _run(command: tuple[str, ...], environment: dict[str, str], *pipes: Connecti
         pipe.close()
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
     warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", "", DeprecationWarning, "__main__")  # 3.12: fork in a process with threads
     flag, text, *arguments = command
     sys.argv = [flag, *arguments]
     if flag == "-m":
