@@ -39,14 +39,14 @@ def messages(paths: list[Path]) -> Iterator[Message]:
 
 def messages_of(path: Path) -> list[Message]:
     """The messages of one file: every prose string that is no docstring and no SQL."""
-    tree = ast.parse(path.read_text())
+    nodes = [*ast.walk(ast.parse(path.read_text()))]
     texts: list[Message] = []
     kinds: dict[int, str] = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         for part in parts_of_calls(node):
             kinds.setdefault(id(part[1]), part[0])
-    skipped = {id(part) for node in ast.walk(tree) for part in silent(node)}
-    for node in ast.walk(tree):
+    skipped = {id(part) for node in nodes for part in silent(node)}
+    for node in nodes:
         if id(node) not in skipped and isinstance(node, ast.Constant | ast.JoinedStr):
             text = rendered(node)
             if len(WORD.findall(text)) >= 3 and not SQL.match(text) and not NOT_PROSE.search(text):
