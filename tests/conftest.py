@@ -57,7 +57,7 @@ REAL_TIME = (
 
 # derandomize is said because hypothesis itself turns it on where CI is set, and would then find nothing new
 patient = settings(deadline=None, derandomize=False, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("default", patient, max_examples=15)
+settings.register_profile("default", patient, max_examples=10)
 settings.register_profile("full", patient, max_examples=10_000)
 
 

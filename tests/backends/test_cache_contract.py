@@ -264,7 +264,7 @@ def test_any_walk_in_postgresql_agrees_with_a_dict(
 
 
 def test_the_memory_cache_stays_within_its_bytes(full: bool) -> None:
-    bound, many = (8_000_000, 1_000_000) if full else (3_000_000, 10_000)
+    bound, many = (8_000_000, 1_000_000) if full else (1_000_000, 4_000)
     clock, now = StillClock(), START
     cache = MemoryCache(max_bytes=bound, clock=clock)
     vector = np.zeros(64, np.float32)
@@ -296,7 +296,7 @@ def test_the_memory_cache_stays_within_its_bytes(full: bool) -> None:
 def test_bytes_are_counted_honestly(vector: int | None, is_shared: bool) -> None:
     cache = MemoryCache(clock=StillClock())
     tracemalloc.start()
-    for number in range(3_000):
+    for number in range(1_000):
         values = None if vector is None else [vector**-0.5] * vector
         partition = PARTITION if is_shared else key_of(f"partition {number}")
         answer = CachedAnswer("word " * (number % 200), "stop", "m", "p")

@@ -276,7 +276,7 @@ def test_every_sample_is_redacted_the_same_for_any_split(full: bool) -> None:
     wrong = []
     for place, (kind, text) in enumerate([*YES, *NO]):
         guardrail = PatternGuardrail(kind)
-        for ending in ENDINGS if full else ENDINGS[place % 4 :: 4]:
+        for ending in ENDINGS if full else ENDINGS[place % 8 :: 8]:
             said = f"{text}{ending}"
             whole = left_of(guardrail, said)
             cuts = [[len(text)], [len(text) - 1], [len(text) + 1], [*range(max(0, len(said) - 60), len(said))]]

@@ -23,12 +23,12 @@ checks = pytest.importorskip("schemathesis.specs.openapi.checks")
 FULL = settings().max_examples > 1_000
 """``--full``: the profile of hypothesis says so when this is read."""
 CASES = {
-    "/v1/route": (30, 8_000),
-    "/v1/agents/run": (15, 2_000),
-    "/v1/decide": (10, 5_000),
-    "/v1/traces": (20, 4_000),
-    "/v1/traces/{trace_id}": (10, 1_000),
-    "/v1/analytics/usage": (10, 2_000),
+    "/v1/route": (15, 8_000),
+    "/v1/agents/run": (8, 2_000),
+    "/v1/decide": (6, 5_000),
+    "/v1/traces": (10, 4_000),
+    "/v1/traces/{trace_id}": (6, 1_000),
+    "/v1/analytics/usage": (6, 2_000),
     "/v1/analytics/cache": (5, 1_000),
     "/v1/analytics/fallback": (5, 1_000),
     "/v1/analytics/latency": (5, 1_000),

@@ -397,7 +397,7 @@ class Load:
     def _ask(self, keeps: bool) -> None:
         connection = HTTPConnection("127.0.0.1", self._port, timeout=30)
         headers = {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
-        while not self._enough.wait(0.002):
+        while not self._enough.wait(0.02):
             try:
                 connection.request("POST", "/v1/route", json.dumps(HELLO), headers)
                 response = connection.getresponse()
