@@ -8,18 +8,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 from routewright.console import Console, SomeLimits, limits_of
-from routewright.wire import (
-    Account,
-    Environment,
-    JsonObject,
-    Key,
-    PlanName,
-    Purse,
-    RateLimits,
-    Scope,
-    Severity,
-    TagLimit,
-)
+from routewright.wire import Account, Environment, JsonObject, Key, PlanName, RateLimits, Scope, Severity, TagLimit
 
 from .command import ABSENT, CATALOGUE, YES, Declaration, arg, flag, number_or, refused, separated, several, unconfirmed
 from .show import Line, Screen, Table, dim_after, fields, listing, pick
@@ -250,11 +239,7 @@ async def _revoke(args: Namespace, screen: Screen, console: Console) -> None:
 
 
 def _key_json(key: Key) -> JsonObject:
-    record = pick(
-        key,
-        "id account environment name prefix created_at revoked_at budget_usd daily_limit_usd weekly_limit_usd "
-        "monthly_limit_usd models policies",
-    )
+    record = pick(key, f"id account environment prefix created_at revoked_at {' '.join(_KEY_TERMS)}")
     return {**record, "scopes": list(key.scopes or get_args(Scope)), "limits": _limits_json(key.limits)}
 
 
@@ -317,7 +302,7 @@ def _changes(args: Namespace, names: Sequence[str]) -> JsonObject:
     return {**values, "limits": SomeLimits(**limits, fields=frozenset(limits))} if limits else values
 
 
-def _purse_json(purse: Purse | None) -> dict[str, float | None] | None:
+def _purse_json(purse: object) -> JsonObject | None:
     return None if purse is None else pick(purse, _PURSE)
 
 
