@@ -609,12 +609,7 @@ class Console(Closing):
         return Simulator(storage, self._clock, models, since=since, filter=filter, account=account)
 
     async def compare(
-        self,
-        name: str,
-        *,
-        since: When = "7d",
-        account: str | None = None,
-        environment: wire.Environment = "production",
+        self, name: str, *, since: When = "7d", account: str | None = None, environment: wire.Environment = "production"
     ) -> wire.PolicyComparison:
         """Compare the versions of a policy by the requests that they served: cost, errors, latency and feedback, with
         95 % intervals. The versions of a share are compared by the requests that it assigned.

@@ -13,12 +13,7 @@ from typing import NamedTuple
 
 from routewright.wire import Estimate, SimulationReport
 
-_FIELD = {
-    "cost": "cost_change",
-    "latency": "latency_change",
-    "refusals": "refused_share",
-    "rerouted": "rerouted_share",
-}
+_FIELD = {"cost": "cost_change", "latency": "latency_change", "refusals": "refused_share", "rerouted": "rerouted_share"}
 """What a metric compares, as the field of a report."""
 _FORM = "METRIC>N% or METRIC<N%, with cost, latency, refusals or rerouted, as cost>+5%"
 _CONDITION = re.compile(rf"\s*({'|'.join(_FIELD)})\s*([<>])\s*([+-]?\d{{1,6}}(?:\.\d{{1,6}})?)\s*%\s*")
