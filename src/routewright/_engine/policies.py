@@ -125,16 +125,14 @@ class StoredPolicies:
     ) -> list[wire.PolicyVersion]:
         if not writes and not claims:
             return []
-        storage = self._storage
-        query = wire.PolicyVersions(tuple(version.content for version in writes))
-        versions: dict[str, wire.PolicyVersion] = {
-            version.content: version for version in await storage.read(wire.SYSTEM_ACCOUNT, query)
-        }
-        new = [version for version in writes if version.content not in versions]
+        query = wire.PolicyVersions(tuple(write.content for write in writes))
+        read = partial(self._storage.read, wire.SYSTEM_ACCOUNT, query)
+        versions = {version.content: version for version in await read()}
+        new = [write for write in writes if write.content not in versions]
         if new or claims:
-            await storage.apply(wire.SYSTEM_ACCOUNT, [*claims, *new])
-            versions = {version.content: version for version in await storage.read(wire.SYSTEM_ACCOUNT, query)}
-        if len(versions) < len(query.contents):
+            await self._storage.apply(wire.SYSTEM_ACCOUNT, [*claims, *new])
+            versions = {version.content: version for version in await read()}
+        if len(versions) < len(writes):
             raise InternalError("the storage did not keep the policy versions that were written")
         return [versions[content] for content in query.contents]
 
