@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from getpass import getuser
 from pathlib import Path
 
@@ -70,7 +70,7 @@ async def _draft(args: Namespace, screen: Screen, console: Console) -> None:
     if there is none."""
     policies = _read(args.policy_file, args.name)
     records = [await console.policies.draft(policy, by=_who(args)) for policy in policies]
-    drafts = [await _record_json(console, record) for record in records]
+    drafts = [pick(record, "name owner drafted_at drafted_by") for record in records]
     names = ", ".join(record.name for record in records)
     screen.report({"policies": drafts}, note=f"drafted: {names}; 'routewright policies diff NAME' shows what changes")
 
@@ -239,10 +239,9 @@ def _as_in_file(value: object) -> object:
 
 def _who(args: Namespace) -> str:
     """``--by``, or the name of the user."""
-    try:
+    with suppress(KeyError, OSError):  # a container may run as a user without a name
         return args.by if args.by is not None else getuser()
-    except (KeyError, OSError):  # a container may run as a user without a name
-        return ""
+    return ""
 
 
 @verb(
