@@ -868,6 +868,27 @@ async def test_a_key_passed_as_another_argument_is_not_shown(method: str, consol
         assert error is not None, f"{method}({name}=...) keeps a key {case}"
 
 
+async def test_a_key_passed_to_policies_is_not_shown(console: Console, guard: Watch) -> None:
+    policies = console.policies
+    await policies.draft(Policy(name="desk"))
+    await policies.publish("desk")
+    for text in (STRAY, f"Bearer {STRAY}"):
+        for call in (
+            policies.draft(Policy(name=text)),
+            policies.draft(Policy(name="desk", models=[text])),
+            policies.draft(Policy(name="desk"), by=text),
+            policies.get(text),
+            policies.publish(text),
+            policies.publish("desk", note=text),
+            policies.diff("desk", text),
+            policies.roll_back("desk", to=text),
+        ):
+            with pytest.raises(RouterError) as caught:
+                await call
+            guard.look_at_error("policies", caught.value)
+    guard.look_at("the records", await policies.list())
+
+
 @pytest.mark.parametrize("how", ["away", "read only", "cannot know"])
 async def test_a_key_is_not_shown_if_the_storage_fails(
     how: str, console: Console, watched: Watched, guard: Watch

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from . import wire
 from ._core import publication
-from ._core.accounts.terms import publication_terms
+from ._core.accounts.terms import describe, publication_terms
 from ._core.model_selector import ModelIndex, select_models
 from ._core.outcome import event_of
 from ._core.policy import check_apart, check_policy, next_label, policy_id, resolve, version_of
@@ -24,6 +24,7 @@ from ._engine.webhooks import wake
 from ._runtime.blocking import Closing, Twin, plain
 from ._runtime.identity import Ids
 from ._runtime.loop import in_thread
+from ._setup.arguments import refuse_keys
 from ._setup.input_file import path_of, read
 from .catalogue import Catalogue
 from .errors import NotFound, Problem, RouterError, UnsupportedWrite, ValidationFailed, renaming
@@ -145,7 +146,7 @@ class PolicyStore(Closing):
         records = {record.name: record for record in await self.list()}
         if name not in records:
             hint = did_you_mean(name, records) or "draft it first"
-            raise NotFound(f"there is no policy {shown(name)}; {hint}")
+            raise NotFound(f"there is no policy {describe(name)}; {hint}")
         return records[name]
 
     async def versions(self, name: str) -> Sequence[PolicyVersion]:
@@ -162,12 +163,13 @@ class PolicyStore(Closing):
             return PolicyVersion("", "draft", record.drafted_at or "", record.draft, record.drafted_by)
         version = (await self._versions(name)).get(record.content or "")
         if version is None:
-            raise NotFound(f"{shown(name)} has neither a draft nor a version in force")
+            raise NotFound(f"{describe(name)} has neither a draft nor a version in force")
         return version
 
     async def draft(self, policy: Policy, by: str = "", *, expect: PolicyRecord | None = None) -> PolicyRecord:
         """Replace the draft of the policy's name. ``expect`` is the record that the draft is based on: if it has
         changed since, raises ``PreconditionFailed``. Raises ``ValidationFailed``."""
+        refuse_keys({"policy": policy})
         policy = replace(check_policy(policy, 0), created_at=None)  # that will be the time of the publication
         terms = publication_terms({"by": by})
         before = expect or next((record for record in await self.list() if record.name == policy.name), None)
@@ -216,7 +218,7 @@ class PolicyStore(Closing):
         if running is not None:
             version = versions[running.content]
             if record.draft is not None:
-                problem = f"a share of {version.label} runs, and {shown(name)} has a newer draft"
+                problem = f"a share of {version.label} runs, and {describe(name)} has a newer draft"
                 raise ValidationFailed.at("name", problem, "roll_back() ends the share, discard() drops the draft")
         else:
             write = publication.write_of(await self._check(_draft_of(record)), at, terms["by"], terms["note"])
@@ -226,7 +228,7 @@ class PolicyStore(Closing):
         part = None
         if share is not None and version.content != record.content:
             if record.content is None:
-                problem = f"{shown(name)} has no version in force to share its traffic with"
+                problem = f"{describe(name)} has no version in force to share its traffic with"
                 raise ValidationFailed.at("share", problem, "leave it out")
             share_by = terms["share_by"] or (running.by if running else "account")
             part = PolicyShare(version.content, terms["share"], share_by)
@@ -309,7 +311,7 @@ class PolicyStore(Closing):
             resolve([policy], await known_models(self._checked, self._catalogue))
         records = await self.list()
         if policy.shadow is not None:
-            _check_name(f"policies[{shown(policy.name)}].shadow", policy.shadow, [record.name for record in records])
+            _check_name(f"policies[{describe(policy.name)}].shadow", policy.shadow, [record.name for record in records])
         contents = [record.content for record in records if record.name != policy.name]
         query = wire.PolicyVersions(tuple(content for content in contents if content is not None))
         others = await self._checked.read(SYSTEM_ACCOUNT, query)
@@ -343,20 +345,20 @@ def _explain(problem: Problem) -> Problem:
 def _check_name(path: str, name: str, known: Sequence[str]) -> None:
     if name not in known:
         hint = did_you_mean(name, known) or "draft it first, or start the Router whose code or file has it"
-        raise ValidationFailed.at(path, f"there is no draft or policy {shown(name)}", hint)
+        raise ValidationFailed.at(path, f"there is no draft or policy {describe(name)}", hint)
 
 
 def _own(record: PolicyRecord) -> PolicyRecord:
     """Raises ``ValidationFailed`` for a name of a file or code."""
     if record.owner != STORAGE:
         hint = "change it there, or free the name with retire()"
-        raise ValidationFailed.at("name", f"{shown(record.name)} is owned by {record.owner}", hint)
+        raise ValidationFailed.at("name", f"{describe(record.name)} is owned by {record.owner}", hint)
     return record
 
 
 def _draft_of(record: PolicyRecord) -> Policy:
     if record.draft is None:
-        raise ValidationFailed.at("name", f"{shown(record.name)} has no draft", "draft(policy) first")
+        raise ValidationFailed.at("name", f"{describe(record.name)} has no draft", "draft(policy) first")
     return record.draft
 
 
@@ -369,7 +371,7 @@ def _labelled(label: str, versions: Iterable[PolicyVersion]) -> PolicyVersion:
     known = {version.label: version for version in versions if version.policy is not None}
     if label not in known:
         hint = did_you_mean(label, known) or (f"known: {listed([*known])}" if known else "none is published")
-        raise NotFound(f"there is no version {shown(label)}; {hint}")
+        raise NotFound(f"there is no version {describe(label)}; {hint}")
     return known[label]
 
 

@@ -51,9 +51,8 @@ class Simulator:
         self._storage = storage
         self._clock = clock
         self._models = models
-        now = clock.time()
-        self._since = start_of(since, now)
-        self._until = timestamp(now + 0.001)  # requests of this millisecond, too
+        self._since = start_of(since, clock.time())
+        self._until = timestamp(clock.time() + 0.001)  # requests of this millisecond, too
         self._terms = parse_filter(filter)
         self._account = account
         self._yardstick = wire.HealthSnapshot("", {})
