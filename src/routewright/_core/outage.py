@@ -37,7 +37,6 @@ class Outage:
         """It fails; ``text`` says so, and why. Call it for every failure, or for changes only."""
         self.settle(now)
         if self.is_on:
-            self.text = text
             return
         is_again = now - self.since < WORKS_S
         self.is_on = True

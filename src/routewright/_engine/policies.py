@@ -87,7 +87,9 @@ class StoredPolicies:
 
     def _fail(self, error: RouterError, unnamed: Collection[object]) -> None:
         effect = "policies have provisional versions" if unnamed else "policies of the storage are as they were read"
-        self.outage.begin(self._clock.monotonic(), f"{effect}: {error}")
+        text = f"{effect}: {error}"
+        self.outage.begin(self._clock.monotonic(), text)
+        self.outage.text = text  # the cause may be another one by now
 
     async def _ask(self, writes: Sequence[wire.PutPolicyVersion], *, is_claiming: bool) -> list[wire.PolicyVersion]:
         """Read what is published, and the versions of the Router's own policies; new ones are written in one batch with
