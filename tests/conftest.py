@@ -16,6 +16,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from routewright import Catalogue
+from routewright._engine.fleet import Fleet
+from routewright.backends.clock import SystemClock
 from routewright.testing import FakeClock
 
 from .database_servers import PostgresServer, RedisServer, need
@@ -124,6 +127,20 @@ def _among(patterns: Sequence[str], item: pytest.Item) -> bool:
 def _match(patterns: tuple[str, ...], path: Path) -> bool:
     name = path.relative_to(ROOT).as_posix()
     return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _day_of_the_facts() -> Iterator[None]:
+    """Route on the day of the bundled facts once it has passed, since their models end and their prices change."""
+    as_of, today = Catalogue().as_of, Fleet.today
+
+    def today_or_before(fleet: Fleet) -> str:
+        fleet.day = min(today(fleet), as_of) if isinstance(fleet._clock, SystemClock) else today(fleet)
+        return fleet.day
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Fleet, "today", today_or_before)
+        yield
 
 
 @pytest.fixture(autouse=True)

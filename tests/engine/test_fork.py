@@ -191,13 +191,13 @@ def test_a_child_follows_a_file_of_policies_from_its_first_use_on() -> None:
         log = logging.getLogger("routewright.policies")
         log.setLevel(logging.DEBUG)
         log.addHandler(Taken())
-        write("openai/gpt-4.1")
+        write("openai/gpt-5.4")
         router = Router.sandbox(policies=PolicyFile(path, every_s=0.05))
-        assert router.decide("Hello", policy_id="desk").model == "openai/gpt-4.1"
+        assert router.decide("Hello", policy_id="desk").model == "openai/gpt-5.4"
 
         def work():
             taken.clear()
-            assert router.decide("Hello", policy_id="desk").model == "openai/gpt-4.1"
+            assert router.decide("Hello", policy_id="desk").model == "openai/gpt-5.4"
             write("openai/gpt-6-luna")
             assert taken.wait(15)
             assert router.decide("Hello", policy_id="desk").model == "openai/gpt-6-luna"

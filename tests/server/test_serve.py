@@ -29,7 +29,7 @@ from .serve_process import HELLO, Server, Vendor, free_ports, serving
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at processes as Linux shows them")
 
-STREAM: dict[str, Any] = {"stream": True, "models": ["openai/gpt-4.1"]}
+STREAM: dict[str, Any] = {"stream": True, "models": ["openai/gpt-5.4"]}
 
 
 def curl_of(page: str) -> list[str]:
@@ -106,7 +106,7 @@ def test_requests_that_outlast_the_grace_period_get_an_error(tmp_path: Path) -> 
         plain: list[tuple[int, bytes]] = []
 
         def ask() -> None:
-            response = server.ask(server.keys["live"], models=["openai/gpt-4.1"])
+            response = server.ask(server.keys["live"], models=["openai/gpt-5.4"])
             plain.append((response.status, response.read()))
 
         vendor.gate.reached.clear()
