@@ -11,7 +11,7 @@ from routewright.wire import Chunk, Delta, Finish, Usage
 ANSWERS = {"When are you open?": "From nine to five.", "Where are you?": "In the harbour."}
 
 FREE = Model(id="local/table", quality=0.6, context_window=4_000, pricing_per_1m=Pricing(0.0, 0.0))
-PAID = Model(id="vendor/large", like="openai/gpt-4.1", pricing_per_1m=Pricing(2.0, 8.0))
+PAID = Model(id="vendor/large", like="openai/gpt-5.4", pricing_per_1m=Pricing(2.0, 8.0))
 
 
 async def look_up(call: UpstreamCall) -> AsyncIterator[Chunk]:

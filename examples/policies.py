@@ -12,7 +12,7 @@ POLICIES = """
 [[policies]]
 name = "support"
 goal = "quality"
-models = ["openai/gpt-4.1", "openai/gpt-6-luna", "anthropic/claude-haiku-5-5"]
+models = ["openai/gpt-5.4", "openai/gpt-6-luna", "anthropic/claude-haiku-5-5"]
 budget = { max_cost_usd = 0.02 }
 
 [[policies]]

@@ -30,7 +30,7 @@ def main() -> None:
     topics = router.blocking.route("Which topics are there?", output_type=list[str])
     print(f"topics: {topics.data}")
     try:
-        router.blocking.route("Write a poem.", output_type=Ticket, models=["openai/gpt-4.1"])
+        router.blocking.route("Write a poem.", output_type=Ticket, models=["openai/gpt-5.4"])
     except UpstreamFailed as error:
         print(error.detail["attempts"][-1]["message"])
     router.blocking.close()

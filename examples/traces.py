@@ -11,9 +11,9 @@ from routewright import Router, SqliteStorage, TraceStore
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "traces.db"
-        router = Router.sandbox(storage=SqliteStorage(path), faults={"openai/gpt-4.1": "server"})
+        router = Router.sandbox(storage=SqliteStorage(path), faults={"openai/gpt-5.4": "server"})
         for team in ("search", "ads", "search"):
-            options = ["openai/gpt-4.1", "openai/gpt-4o"]
+            options = ["openai/gpt-5.4", "openai/gpt-5.2"]
             router.blocking.route("Hello", models=options, goal="quality", metadata={"team": team, "tenant": "acme"})
         router.blocking.close()
 
