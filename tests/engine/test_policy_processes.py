@@ -60,7 +60,7 @@ RACER = """
 
     policies.EVERY_S = 0.1
     url, seed, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    MODELS = ["openai/gpt-4.1", "openai/gpt-6-luna", "mistral/mistral-medium-2604", "google/gemini-3.1-flash-lite"]
+    MODELS = ["openai/gpt-5.4", "openai/gpt-6-luna", "mistral/mistral-medium-2604", "google/gemini-3.1-flash-lite"]
 
     async def change(store, random):
         action = random.choice(["share", "share", "publish", "complete", "roll back"])
@@ -110,7 +110,7 @@ async def test_one_published_version_decides_each_request_while_publications_rac
     url = f"sqlite:///{tmp_path}/store.db" if kind == "sqlite" else request.getfixturevalue("postgres")
     storage = open_storage(url)
     console = Console(storage)
-    await console.policies.draft(Policy(name="desk", models=["openai/gpt-4.1"]))
+    await console.policies.draft(Policy(name="desk", models=["openai/gpt-5.4"]))
     await console.policies.publish("desk")
     await console.policies.draft(Policy(name="desk", models=["openai/gpt-6-luna"]))
     await console.policies.publish("desk", share=0.5, share_by="metadata.user")

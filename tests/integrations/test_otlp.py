@@ -24,7 +24,7 @@ for environ in json.loads(sys.argv[1]):
     os.environ.update(environ)
     router = Router.sandbox()
     stop = export(router)
-    router.blocking.route("CANARY prompt", models=["openai/gpt-4.1"])
+    router.blocking.route("CANARY prompt", models=["openai/gpt-5.4"])
     router.blocking.close()
     stop()
     os.environ.clear()
@@ -95,9 +95,9 @@ def check_named(heard: list[dict[str, Any]]) -> None:
         assert (resource["service.name"], resource["service.version"]) == ("shop", "7")
         assert resource["deployment.environment.name"] == "test"
     told = spans(heard)
-    assert set(told) == {"routewright.route", "routewright.decide", "chat gpt-4.1"}
-    assert told["chat gpt-4.1"]["gen_ai.provider.name"] == "sandbox"
-    assert int(told["chat gpt-4.1"]["gen_ai.usage.output_tokens"]) > 0
+    assert set(told) == {"routewright.route", "routewright.decide", "chat gpt-5.4"}
+    assert told["chat gpt-5.4"]["gen_ai.provider.name"] == "sandbox"
+    assert int(told["chat gpt-5.4"]["gen_ai.usage.output_tokens"]) > 0
     assert "CANARY" not in json.dumps(heard)
 
 
