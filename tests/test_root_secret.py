@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
-import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from routewright._setup.root_secret import BEFORE, SECRET, RootSecret, secret_pa
 from routewright.errors import StorageReadOnly, StorageUnavailable, ValidationFailed
 from routewright.protocols import Storage
 from routewright.storage import open_storage
+from tests.programs import Program
 from tests.tables import table
 
 GIVEN = "correct horse battery staple, once more"
@@ -267,26 +267,15 @@ print("ready", flush=True)
 while (name := sys.stdin.readline().strip()):
     print(RootSecret(SqliteStorage(Path(sys.argv[1]) / name), {}).load()[0].hex(), flush=True)
 """
-    command = [sys.executable, "-W", "error", "-c", code, str(tmp_path)]
-    pipe = subprocess.PIPE
-    racing = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(3)]
-    try:
-        told: list[tuple[Any, Any]] = [(one.stdin, one.stdout) for one in racing]
-        assert {out.readline() for _, out in told} == {"ready\n"}
+    with ExitStack() as stack:
+        racing = [stack.enter_context(Program("-c", code, str(tmp_path))) for _ in range(3)]
+        assert {one.heard() for one in racing} == {"ready"}
         for number in range(500 if full else 7):
-            for given, _ in told:
-                given.write(f"{number}.db\n")
-                given.flush()
-            assert len({out.readline() for _, out in told}) == 1
-        for given, _ in told:
-            given.close()
-        assert [one.wait(30) for one in racing] == [0] * 3
-    finally:
+            for one in racing:
+                one.tell(f"{number}.db")
+            assert len({one.heard() for one in racing}) == 1
         for one in racing:
-            one.kill()
-            one.communicate() if not one.stdin or not one.stdin.closed else one.wait()
-            assert one.stdout is not None
-            one.stdout.close()
+            one.end()
     assert all(name.endswith(".db.secret") for name in names(tmp_path)), "no part is left"
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from routewright import MemoryStorage, SqliteStorage, TraceStore
 from routewright._setup.root_secret import BEFORE, SECRET, RootSecret, SecretFile, secret_path
 from routewright.errors import CursorInvalid, PreconditionFailed, StorageUnavailable, ValidationFailed
 from tests.contracts.storage.samples import make_trace
+from tests.programs import Program
 from tests.tables import table
 
 NEW, PRESENT = "a new secret that is long enough", "the present secret, also long enough"
@@ -252,20 +253,16 @@ while sys.stdin.readline().strip():
     except PreconditionFailed:
         print("late", flush=True)
 """
-    pipe = subprocess.PIPE
-    command = [sys.executable, "-W", "error", "-c", code, str(store)]
-    racing = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(3)]
-    told: list[tuple[Any, Any]] = [(one.stdin, one.stdout) for one in racing]
+    with ExitStack() as stack:
+        racing = [stack.enter_context(Program("-c", code, str(store))) for _ in range(3)]
 
-    def all_say() -> list[str]:
-        return sorted(out.readline().strip() for _, out in told)
+        def all_say() -> list[str]:
+            return sorted(one.heard() for one in racing)
 
-    def tell_all() -> None:
-        for given, _ in told:
-            given.write("go\n")
-            given.flush()
+        def tell_all() -> None:
+            for one in racing:
+                one.tell()
 
-    try:
         assert all_say() == ["ready"] * 3
         before = SecretFile(store).load()
         for _ in range(200 if full else 4):
@@ -276,10 +273,6 @@ while sys.stdin.readline().strip():
             live = SecretFile(store).load()
             assert live[1] == before[0]
             before = live
-    finally:
-        for one in racing:
-            one.kill()
-            one.communicate()
 
 
 def test_cursors_are_valid_as_long_as_their_secret(store: Path) -> None:
