@@ -25,7 +25,17 @@ from routewright.errors import (
     StorageVersion,
     ValidationFailed,
 )
-from routewright.wire import DeleteTraces, PutAccount, PutKey, PutTrace, RevokeKey, TraceById, TraceItems, Traces
+from routewright.wire import (
+    Decisions,
+    DeleteTraces,
+    PutAccount,
+    PutKey,
+    PutTrace,
+    RevokeKey,
+    TraceById,
+    TraceItems,
+    Traces,
+)
 from tests.contracts.storage.samples import AT, make_account, make_key, make_trace, spans_of_each_kind
 
 from .store_audit import assert_sound, refusal_of
@@ -401,6 +411,8 @@ async def test_reading_a_damaged_trace_names_it_and_it_can_be_deleted(path: Path
                 await storage.scan("default", asked, after=None, limit=200)
         with pytest.raises(StorageCorrupt, match=one.id):
             await storage.read("default", TraceById(one.id))
+        records = await storage.scan("default", Decisions(), after=None, limit=200)
+        assert [record.key for record in records if record.decision_input is None] == [one.key]  # no simulation ends
         (written,) = await storage.apply("default", [DeleteTraces(id=one.id, limit=1)])
         assert written.count == 1
         assert len(await storage.scan("default", Traces(), after=None, limit=200)) == 99

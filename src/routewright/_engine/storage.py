@@ -190,15 +190,15 @@ def checked_written(storage: object, writes: Sequence[Write], written: object) -
 def _checked(storage: object, method: str, query: object, result: Any) -> Any:
     """The result of a query. Raises ``InternalError`` if it has not the type that the protocol declares."""
     kinds = _declared(method)[type(query)]
-    if get_origin(kinds) is list:
-        (kind,) = get_args(kinds)
-        if isinstance(result, list | tuple) and all(isinstance(item, kind) for item in result):
+    plural = "a list of " if get_origin(kinds) is list else ""
+    if plural:
+        (kinds,) = get_args(kinds)
+        if isinstance(result, list | tuple) and all(isinstance(item, kinds) for item in result):
             return [*result]
-        raise unfit(storage, method, f"a list of {kind.__name__}", result)
-    if isinstance(result, kinds):
+    elif isinstance(result, kinds):
         return result
     names = " or ".join(kind.__name__.removesuffix("Type") for kind in get_args(kinds) or (kinds,))
-    raise unfit(storage, method, names, result)
+    raise unfit(storage, method, f"{plural}{names}", result)
 
 
 @cache

@@ -215,6 +215,12 @@ class SnapshotById(Struct, frozen=True, tag=True):
     id: str
 
 
+class SnapshotsById(Struct, frozen=True, tag=True):
+    """Those snapshots that are stored and not damaged, in any order. Queried under ``SYSTEM_ACCOUNT``."""
+
+    ids: tuple[str, ...]
+
+
 class CurrentRetention(Struct, frozen=True, tag=True):
     """The current ``SetRetention``. Queried under ``SYSTEM_ACCOUNT``."""
 
@@ -316,6 +322,7 @@ Query = (
     | FeedbackByTrace
     | FeedbackByTraces
     | SnapshotById
+    | SnapshotsById
     | PolicyVersions
     | PolicyRecords
     | LearnedSince
@@ -345,7 +352,10 @@ class Traces(Selection, frozen=True, tag=True):
 
 
 class Decisions(Selection, frozen=True, tag=True):
-    """The ``DecisionRecord`` of the account's traces, oldest first, keyed by ``key``."""
+    """The ``DecisionRecord`` of the account's traces, oldest first, keyed by ``key``. That of a damaged trace has no
+    ``decision_input``."""
+
+    newest_first: bool = False
 
 
 class DecisionRecord(Struct, frozen=True, gc=False):

@@ -26,6 +26,7 @@ from routewright.wire import (
     RollupKeys,
     Snapshot,
     SnapshotById,
+    SnapshotsById,
     Span,
     Term,
     Tokens,
@@ -185,6 +186,15 @@ class Snapshots(Suite):
         assert [result.created for result in results] == [True, False, False]
         assert await _read(storage, snapshot.id) == snapshot
         assert await storage.read("default", SnapshotById(snapshot.id)) is None
+
+    async def test_several_snapshots_are_read_together(self, storage: Storage) -> None:
+        chain = [HealthSnapshot(f"hea_{n}", {"a/1": ModelHealth(stability=n), "a/2": ModelHealth()}) for n in range(40)]
+        for snapshot in chain:
+            await _put(storage, snapshot)
+        ids = ("hea_39", "hea_none", "hea_0", "hea_20")
+        snapshots = await storage.read(SYSTEM_ACCOUNT, SnapshotsById(ids))
+        assert {snapshot.id: snapshot for snapshot in snapshots} == {chain[n].id: chain[n] for n in (39, 0, 20)}
+        assert await storage.read("default", SnapshotsById(ids)) == []
 
     @each_kind
     async def test_a_snapshot_stays_while_a_trace_names_it(self, storage: Storage, snapshot: Snapshot) -> None:

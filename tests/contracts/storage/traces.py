@@ -346,6 +346,8 @@ class Selecting(Suite):
         while page := await storage.scan("default", Decisions(), after=seen[-1].key if seen else None, limit=7):
             seen += page
         assert [record.id for record in seen] == [trace.id for trace in reversed(newest_first(traces))]
+        newest = await storage.scan("default", Decisions(newest_first=True), after=seen[7].key, limit=3)
+        assert newest == seen[6:3:-1]
         by_id = {trace.id: trace for trace in traces}
         for record in seen:
             trace = by_id[record.id]

@@ -183,6 +183,8 @@ class MemoryStorage(BaseStorage):
                     return [record.feedback[id] for id in trace_ids if id in record.feedback]
                 case wire.SnapshotById(id):
                     return record.snapshots.get(id, (None,))[0]
+                case wire.SnapshotsById(ids):
+                    return [record.snapshots[id][0] for id in ids if id in record.snapshots]
                 case wire.PolicyVersions():
                     return self._versions.find(query) if account == SYSTEM_ACCOUNT else []
                 case wire.PolicyRecords():
@@ -237,13 +239,12 @@ class MemoryStorage(BaseStorage):
                     drafts = list(record.traces.values())
                 case _:
                     raise UnsupportedWrite(f"MemoryStorage knows no scan {type(query).__name__}")
+        is_forward = isinstance(query, wire.Decisions) and not query.newest_first
+        rest = (draft for draft in drafts if after is None or (draft.key > after if is_forward else draft.key < after))
+        ordered = sorted(rest, key=_by_key, reverse=not is_forward)
+        matches = islice(select_drafts(ordered, query, record.mark), max(0, limit))
         if isinstance(query, wire.Decisions):
-            later = sorted((draft for draft in drafts if after is None or draft.key > after), key=_by_key)
-            return [
-                record_of_trace(draft.wordless) for draft in islice(select_drafts(later, query, record.mark), limit)
-            ]
-        older = (draft for draft in drafts if after is None or draft.key < after)
-        matches = islice(select_drafts(sorted(older, key=_by_key, reverse=True), query, record.mark), max(0, limit))
+            return [record_of_trace(draft.wordless) for draft in matches]
         if isinstance(query, wire.Traces):
             return [record.mark(draft.trace) for draft in matches]
         return [copied(record.mark(draft.wordless).item) for draft in matches]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -65,6 +66,7 @@ FROM feedback LEFT JOIN trace INDEXED BY trace_by_id ON trace.account = feedback
 WHERE feedback.account = ? AND trace_id = ?
 """
 _FEEDBACKS = "SELECT body FROM feedback WHERE account = ? AND trace_id IN ({})"
+_SNAPSHOTS = "SELECT id, body, base FROM snapshot WHERE id IN ({})"
 _SUMS = ", ".join(f"sum({name})" for name in wire.UsageCount.__struct_fields__[2:])
 _OF_DAYS = "account = ? AND environment IN ({}) AND day BETWEEN ? AND ?"
 _USED = "account = ? AND per = ? AND group_by = ? AND environment IN ({}) AND start BETWEEN ? AND ?"
@@ -130,7 +132,9 @@ def answer(account: str, query: wire.Query, connection: Statements) -> Any:
         case wire.FeedbackByTraces(trace_ids):
             return [_feedback(body) for (body,) in select_rows(connection, _FEEDBACKS, trace_ids, account)]
         case wire.SnapshotById(id):
-            return _snapshot_of(connection, id) if is_system else None
+            return next(iter(_read_snapshots(connection, (id,))), None) if is_system else None
+        case wire.SnapshotsById(ids):
+            return _read_snapshots(connection, ids) if is_system else []
         case wire.PolicyVersions():
             return read_versions(connection, query) if is_system else []
         case wire.PolicyRecords():
@@ -200,8 +204,10 @@ def read_page(account: str, query: wire.Scan, after: str | None, limit: int, con
             columns = f"trace.id, {BODY}, {_SINCE}, {CONTENT}"
             return [decode_trace(*row) for row in rows_of(connection, columns, account, query, limit, after=after)]
         case wire.Decisions():
-            rows = rows_of(connection, f"trace.id, {BODY}", account, query, limit, after=after, order="ASC")
-            return [_read(record_of, trace_id, body) for trace_id, body in rows]
+            columns = f"trace.id, trace.created_at, {BODY}"
+            order = "DESC" if query.newest_first else "ASC"
+            rows = rows_of(connection, columns, account, query, limit, after=after, order=order)
+            return [_decode_record(*row) for row in rows]
         case wire.LedgerRows():
             return _read_ledger(connection, account, query, after, limit)
         case wire.Events():
@@ -235,22 +241,31 @@ def read_policies(connection: Statements) -> Mapping[str, wire.PolicyRecord]:
     return {} if row is None else _policies(row[0])
 
 
-def _snapshot_of(connection: Statements, snapshot_id: str) -> wire.Snapshot | None:
-    """A snapshot, built from the last complete one and later changes."""
-    changes: list[tuple[str, bytes]] = []
-    next_id: str | None = snapshot_id
-    while next_id is not None:
-        row = connection.execute("SELECT body, base FROM snapshot WHERE id = ?", (next_id,)).fetchone()
-        if row is None or row[0] is None:
-            return None
-        changes.append((next_id, row[0]))
-        next_id = row[1]
-    _, body = changes.pop()
-    snapshot = _decode_snapshot(body)
-    for changed_id, body in reversed(changes):
-        assert isinstance(snapshot, wire.HealthSnapshot), "only these are stored as changes"
-        snapshot = apply_change(snapshot, _change(body), changed_id)
-    return snapshot
+def _read_snapshots(connection: Statements, ids: Sequence[str]) -> list[wire.Snapshot]:
+    """The stored snapshots of these ids, built from the last complete ones and later changes."""
+    rows: dict[str, tuple[bytes, str | None]] = {}
+    wanted = {*ids}
+    while wanted:
+        chain = select_rows(connection, _SNAPSHOTS, sorted(wanted))
+        rows |= {snapshot_id: (body, base) for snapshot_id, body, base in chain if body is not None}
+        wanted = {base for _, _, base in chain if base is not None and base not in rows}
+    snapshots: dict[str, wire.Snapshot] = {}
+
+    def build(snapshot_id: str) -> wire.Snapshot:
+        if snapshot_id not in snapshots:
+            body, base = rows[snapshot_id]
+            if base is None:
+                snapshots[snapshot_id] = _decode_snapshot(body)
+            else:
+                before = build(base)
+                assert isinstance(before, wire.HealthSnapshot), "only these are stored as changes"
+                snapshots[snapshot_id] = apply_change(before, _change(body), snapshot_id)
+        return snapshots[snapshot_id]
+
+    for snapshot_id in ids:
+        with suppress(msgspec.MsgspecError, KeyError):  # it, or one that it builds on, is damaged or gone
+            build(snapshot_id)
+    return [snapshots[snapshot_id] for snapshot_id in ids if snapshot_id in snapshots]
 
 
 def _decode_snapshot(body: bytes) -> wire.Snapshot:
@@ -292,6 +307,13 @@ def _decode_body(body: bytes) -> Trace:
 
 def _decode_item(body: bytes) -> TraceItem:
     return _json_item(body) if body[:1] == b"{" else item_of(_line(body))
+
+
+def _decode_record(trace_id: str, created_at: str, body: bytes) -> wire.DecisionRecord:
+    try:
+        return record_of(body)
+    except (msgspec.MsgspecError, ValueError, TypeError):  # one damaged trace must not end a simulation
+        return wire.DecisionRecord(trace_id, created_at, None, None, False, 0, 0, 0.0, None)
 
 
 def _read(decode: Callable[[bytes], T], trace_id: str, body: bytes) -> T:
