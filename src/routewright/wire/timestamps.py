@@ -11,6 +11,7 @@ from routewright.errors import ValidationFailed
 from .problems import shown
 
 _HINT = "write a timestamp as 2026-11-22T09:30:00Z, or pass a datetime with a time zone"
+_AGE_HINT = "write an age such as 7d, or a timestamp as 2026-11-22T09:30:00Z"
 _AGO = re.compile(r"(\d{1,6})([mhdw])")
 _SECONDS = {"m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
 _MS = timedelta(milliseconds=1)
@@ -22,7 +23,7 @@ def timestamp(at: float) -> str:
     return f"{_second(milliseconds // 1000)}.{milliseconds % 1000:03}Z"
 
 
-def moment(path: str, value: str | datetime | date) -> str:
+def moment(path: str, value: str | datetime | date, hint: str = _HINT) -> str:
     """Convert to the standard form, rounded up to milliseconds. A date means its start. Raises ``ValidationFailed``."""
     at: object = value
     if isinstance(at, str):
@@ -33,7 +34,7 @@ def moment(path: str, value: str | datetime | date) -> str:
     if isinstance(at, date) and not isinstance(at, datetime):
         at = datetime.combine(at, time.min, UTC)
     if not isinstance(at, datetime) or at.utcoffset() is None:
-        raise ValidationFailed.at(path, f"is {_describe(value)}", _HINT)
+        raise ValidationFailed.at(path, f"is {_describe(value)}", hint)
     try:
         at = at.astimezone(UTC)
         milliseconds = -(-at.microsecond // 1000)
@@ -52,7 +53,7 @@ def seconds_of(text: str) -> int | None:
 def start_of(since: str | datetime | date, now: float) -> str:
     """The start of a time range: an age such as ``7d``, or as in ``moment``. Raises ``ValidationFailed``."""
     seconds = seconds_of(since) if isinstance(since, str) else None
-    return moment("since", since) if seconds is None else timestamp(max(0.0, now - seconds))
+    return moment("since", since, _AGE_HINT) if seconds is None else timestamp(max(0.0, now - seconds))
 
 
 def span_of(
