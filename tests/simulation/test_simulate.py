@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -22,11 +24,13 @@ from .traffic import BIG, DRAFT, LIVE, MODELS, SMALL, TINY, Lengths, router_of, 
 pytestmark = pytest.mark.anyio
 
 
-async def console_over(*batches: tuple[int, dict[str, object]], factor: float = 1.0) -> tuple[Console, float]:
+async def console_over(
+    *batches: tuple[int, dict[str, object]], factor: float = 1.0, policy: Policy = LIVE
+) -> tuple[Console, float]:
     """A Console over the traces of some requests, and what these cost."""
     clock = FakeClock()
     storage = MemoryStorage()
-    router = router_of(storage, Lengths(1, factor), clock)
+    router = router_of(storage, Lengths(1, factor), clock, [policy])
     costs = [await serve(router, clock, count, 1, **options) for count, options in batches]
     await router.aclose()
     return Console(storage, clock=clock), sum(costs)
@@ -175,6 +179,100 @@ async def test_limits_that_would_have_blocked_are_named() -> None:
     assert costlier.before_usd == pytest.approx(cost_usd)
     assert report.to_dict()["costlier"][0]["before_usd"] == costlier.before_usd
     await router.aclose()
+
+
+async def test_limits_of_days_and_weeks_that_would_have_blocked_are_named() -> None:
+    clock = FakeClock()  # begins on Thursday, 2026-01-01
+    console = Console(storage := MemoryStorage(), clock=clock)
+    router = router_of(storage, Lengths(1), clock, [DRAFT])
+    await console.create_account("acme", plan="unlimited")
+    for days in (4, 1, 0):
+        await serve(router, clock, 40, 1, caller=Caller("acme"))
+        await clock.advance(86_400 * days)
+    draft = Policy(name="live", models=[BIG.id])
+    (cost,) = (await console.simulate(draft)).costlier
+    day_usd = cost.after_usd / 3
+    await console.change_account("acme", daily_limit_usd=0.7 * day_usd, weekly_limit_usd=1.5 * day_usd)
+    blocked = (await console.simulate(draft)).blocked
+    assert [(limit.period, limit.start) for limit in blocked] == [
+        ("day", "2026-01-01"),
+        ("day", "2026-01-05"),
+        ("day", "2026-01-06"),
+        ("week", "2026-01-05"),
+    ]
+    assert blocked[-1].expected_usd == pytest.approx(blocked[1].expected_usd + blocked[2].expected_usd)
+    await router.aclose()
+
+
+async def test_new_refusals_are_in_no_cost_of_an_account() -> None:
+    clock = FakeClock()
+    console = Console(storage := MemoryStorage(), clock=clock)
+    router = router_of(storage, Lengths(1), clock, [DRAFT])
+    await console.create_account("acme", plan="unlimited")
+    costs = [
+        await serve(router, clock, 40, 1, caller=Caller("acme"), metadata={"tier": tier}) for tier in ("free", "gold")
+    ]
+    free = PolicyClass(match=PolicyMatch(metadata={"tier": "free"}), budget=Budget(max_cost_usd=0.0000001))
+    draft = Policy(name="live", models=[BIG.id], classes=[free])
+    (cost,) = (await console.simulate(draft)).costlier
+    assert cost.requests == 40
+    assert cost.before_usd == pytest.approx(costs[1], rel=0.3)
+    await console.change_account("acme", monthly_limit_usd=cost.after_usd + costs[0] / 2)
+    assert (await console.simulate(draft)).blocked == []  # nothing is charged for a refusal
+    await console.change_account("acme", monthly_limit_usd=0.9 * cost.after_usd)
+    (limit,) = (await console.simulate(draft)).blocked
+    assert limit.expected_usd == pytest.approx(cost.after_usd, rel=0.1)
+    await router.aclose()
+
+
+async def test_an_unknown_price_is_no_saving() -> None:
+    console, _ = await console_over((60, {}))
+    unpriced = Catalogue([replace(TINY, pricing_per_1m=None), replace(BIG, pricing_per_1m=None)])
+    report = await console.what_if(only=[TINY.id], prices=unpriced)
+    assert (report.rerouted, report.cost_after_usd, report.cost_change) == (60, None, None)
+    assert report.problem == "the cost of 60 of the requests is unknown: 'tiny/three' without a price"
+    assert (await console.what_if(prices=unpriced)).problem == (
+        "the cost of 60 of the requests is unknown: 'big/one' without a price"
+    )
+
+
+async def test_a_model_without_a_price_that_stays_changes_no_cost() -> None:
+    clock = FakeClock()
+    storage = MemoryStorage()
+    router = router_of(storage, Lengths(1), clock, models=[replace(BIG, pricing_per_1m=None), SMALL])
+    await serve(router, clock, 40, 1)
+    cost_usd = await serve(router, clock, 40, 1, models=[SMALL.id])
+    await router.aclose()
+    report = await Console(storage, clock=clock).simulate(LIVE)
+    assert (report.rerouted, report.problem) == (0, None)
+    assert report.cost_after_usd is not None
+    assert report.cost_after_usd.value == pytest.approx(cost_usd)
+
+
+async def test_nothing_is_claimed_about_accounts_either() -> None:
+    dearer = Policy(name="live", models=[BIG.id])
+    for count, has_claims in ((20, False), (40, True)):
+        console, _ = await console_over((count, {}), policy=DRAFT)
+        report = await console.simulate(dearer)
+        assert (report.problem is None, bool(report.costlier)) == (has_claims, has_claims)
+
+
+async def test_a_damaged_trace_is_skipped(tmp_path: Path) -> None:
+    clock = FakeClock()
+    storage = SqliteStorage(tmp_path / "traces.db", clock=clock)
+    router = router_of(storage, Lengths(1), clock)
+    await serve(router, clock, 40, 1)
+    await router.aclose()
+    with closing(sqlite3.connect(storage.path)) as connection, connection:
+        connection.execute("UPDATE body SET trace = x'00' WHERE n IN (1, 20, 40)")
+    report = await Console(SqliteStorage(storage.path, clock=clock), clock=clock).simulate(DRAFT)
+    assert (report.requests, report.skipped, report.problem) == (37, 3, None)
+
+
+@pytest.mark.parametrize("since", [7, "1 week", "week"])
+async def test_a_wrong_start_is_answered_with_the_form_of_an_age(since: Any) -> None:
+    with pytest.raises(ValidationFailed, match=r"since: is .*; write an age such as 7d, or a timestamp as 2026-"):
+        await Console(MemoryStorage()).simulate(DRAFT, since=since)
 
 
 async def test_what_if_without_a_model() -> None:

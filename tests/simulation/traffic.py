@@ -39,8 +39,14 @@ class Lengths:
         return [Delta("ok"), Usage(count, self.draw(call.model.id)), Finish("stop")]
 
 
-def router_of(storage: Storage, lengths: Lengths, clock: FakeClock, policies: Sequence[Policy] = (LIVE,)) -> Router:
-    providers = [ScriptedProvider(lengths.turn, models=[model], clock=clock) for model in MODELS]
+def router_of(
+    storage: Storage,
+    lengths: Lengths,
+    clock: FakeClock,
+    policies: Sequence[Policy] = (LIVE,),
+    models: Sequence[Model] = MODELS,
+) -> Router:
+    providers = [ScriptedProvider(lengths.turn, models=[model], clock=clock) for model in models]
     settings = Settings(clock=clock, rng=Random(7))
     return Router(providers=providers, policies=policies, storage=storage, settings=settings)
 

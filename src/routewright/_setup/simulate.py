@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -25,6 +25,7 @@ from routewright.wire.problems import did_you_mean, listed, shown
 from routewright.wire.timestamps import start_of, timestamp
 
 PAGE = 1_000
+_NEWEST = 10  # records that may name the catalogue, since some may be damaged
 _TOP = 10  # pairs of models in a report
 _ACCOUNTS = 5
 _SHARE = 0.05
@@ -74,14 +75,16 @@ class Simulator:
             bare = own if any(is_used) else self._select(*self._terms, Term("policy_id", "=", ""))
         simulation = await self._run(bare, lambda snapshots: Simulation(snapshots, snapshot, yardstick=self._yardstick))
         calibration = _calibrate(simulation)
+        shared = self._shared(simulation, calibration)
+        is_claimed = shared["problem"] is None
         return wire.SimulationReport(
             policy=policy.name,
             version=draft.label,
-            blocked=_blocked(simulation, calibration, self._accounts),
-            costlier=_costlier(simulation, calibration),
+            blocked=_blocked(simulation, calibration, self._accounts) if is_claimed else [],
+            costlier=_costlier(simulation, calibration) if is_claimed else [],
             examples=simulation.examples,
             unknown_spent=simulation.unknown_spent,
-            **self._shared(simulation, calibration),
+            **shared,
         )
 
     async def what_if(
@@ -117,24 +120,21 @@ class Simulator:
 
     async def _find_models(self, selection: wire.Decisions) -> Sequence[wire.Model]:
         """The models of the catalogue that the newest of the traces names. Its health is the yardstick."""
+        newest_first = replace(selection, newest_first=True)
         for name in self._accounts:
-            query = wire.TraceItems(
-                since=selection.since, until=selection.until, environment="production", terms=selection.terms
-            )
-            for item in await self._storage.scan(name, query, after=None, limit=1):
+            for record in await self._storage.scan(name, newest_first, after=None, limit=_NEWEST):
                 self._has_traces = True
-                if item.decision_input is not None:
-                    health = await self._read_snapshot(item.decision_input.health)
-                    if isinstance(health, wire.HealthSnapshot):
-                        self._yardstick = health
-                    catalogue = await self._read_snapshot(item.decision_input.catalogue)
-                    if isinstance(catalogue, wire.CatalogueSnapshot):
-                        return catalogue.models
+                snapshots = await self._read_snapshots(_snapshot_ids([record]))
+                for snapshot in snapshots:
+                    if isinstance(snapshot, wire.HealthSnapshot):
+                        self._yardstick = snapshot
+                for snapshot in snapshots:
+                    if isinstance(snapshot, wire.CatalogueSnapshot):
+                        return snapshot.models
         return self._models
 
-    async def _read_snapshot(self, snapshot_id: str) -> wire.Snapshot | None:
-        snapshot: wire.Snapshot | None = await self._storage.read(SYSTEM_ACCOUNT, wire.SnapshotById(snapshot_id))
-        return snapshot
+    async def _read_snapshots(self, ids: Collection[str]) -> list[wire.Snapshot]:
+        return await self._storage.read(SYSTEM_ACCOUNT, wire.SnapshotsById(tuple(ids)))
 
     async def _run(
         self, selection: wire.Decisions, start: Callable[[Mapping[str, wire.Snapshot]], Simulation]
@@ -146,19 +146,13 @@ class Simulator:
             after: str | None = None
             while True:
                 page = await self._storage.scan(account, selection, after=after, limit=PAGE)
-                named: dict[str, None] = {}
-                for record in page:
-                    if (inputs := record.decision_input) is not None:
-                        named[inputs.catalogue] = named[inputs.health] = None
-                        if inputs.policy is not None:
-                            named[inputs.policy] = None
-                for snapshot_id in [*snapshots]:
-                    if snapshot_id not in named and isinstance(snapshots[snapshot_id], wire.HealthSnapshot):
+                named = _snapshot_ids(page)
+                for snapshot_id in snapshots.keys() - named:
+                    if isinstance(snapshots[snapshot_id], wire.HealthSnapshot):
                         del snapshots[snapshot_id]
-                for snapshot_id in named:
-                    if snapshot_id not in snapshots and (stored := await self._read_snapshot(snapshot_id)) is not None:
-                        snapshots[snapshot_id] = stored
-                await in_thread(self._clock, simulation.add, account, page)  # a page takes some 20 ms
+                missing = named - snapshots.keys()
+                snapshots.update((snapshot.id, snapshot) for snapshot in await self._read_snapshots(missing))
+                await in_thread(self._clock, simulation.add, account, page)
                 if len(page) < PAGE:
                     break
                 after = page[-1].key
@@ -204,6 +198,13 @@ class Simulator:
             "problem": problem,
             "latency_problem": latency_problem,
         }
+
+
+def _snapshot_ids(records: Iterable[wire.DecisionRecord]) -> set[str]:
+    """Ids of the snapshots that decisions name."""
+    inputs = [record.decision_input for record in records if record.decision_input is not None]
+    policies = {entry.policy for entry in inputs if entry.policy is not None}
+    return {entry.health for entry in inputs} | {entry.catalogue for entry in inputs} | policies
 
 
 def _transform(without: Collection[str], only: Collection[str], prices: Sequence[wire.Model] | None) -> Transform:
@@ -264,6 +265,10 @@ def _problem(simulation: Simulation, calibration: Calibration, drifts: Sequence[
         return "no stored request matches"
     if sum(calibration.outcomes.values()) < ENOUGH:
         return f"requests with an outcome: {sum(calibration.outcomes.values())}; at least {ENOUGH} are needed"
+    if unpriced := {model for _, model in simulation.unpriced}:
+        cells = {cell for cell, _ in simulation.unpriced}
+        count = sum(int(sums[0]) for cell, sums in calibration.cells if cell in cells)
+        return f"the cost of {count} of the requests is unknown: {listed(sorted(unpriced))} without a price"
     drifted = {drift.model for drift in drifts}
     if drifts and calibration.share(drifted) >= _SHARE:
         texts = [f"{drift.model} {drift.ratio.value:.2f} times as long" for drift in drifts]
@@ -284,12 +289,15 @@ def _latency_problem(calibration: Calibration, answered: Mapping[Cell, int]) -> 
 
 
 def _cost_of(calibration: Calibration, simulation: Simulation, account: str, day: str) -> wire.AccountCost:
-    """The expected cost of an account's requests of one day."""
+    """The expected cost of an account's requests of one day, without those that are newly refused."""
+    cells = simulation.cells
     requests = 0.0
     before = 0.0
     after = 0.0
     for place, (count, x, c, _) in simulation.accounts[account, day].items():
-        cell = simulation.cells[place]
+        cell = cells[place]
+        if cell.is_newly_refused:
+            continue
         requests += count
         before += 0.0 if cell.before is None else x * calibration.ratio(calibration.key(cell.before, cell.size)).ratio
         after += 0.0 if cell.after is None else c * calibration.ratio(calibration.key(cell.after, cell.size)).ratio
@@ -317,6 +325,7 @@ def _blocked(
     """Limits that the expected charges exceed and the real ones did not. Periods that began before the simulated time
     are counted from its start."""
     blocked = []
+    cells = simulation.cells
     for name, account in accounts.items():
         days = sorted(day for owner, day in simulation.accounts if owner == name)
         limits = () if account is None else zip(_STARTS.items(), account.period_nanos, strict=True)
@@ -326,8 +335,10 @@ def _blocked(
             spent: dict[str, list[float]] = {}
             for day in days:
                 cost = _cost_of(calibration, simulation, name, day)
-                real = usd(sum(int(sums[3]) for sums in simulation.accounts[name, day].values()))
-                after = max(0.0, real + cost.after_usd - cost.before_usd)  # what does not change costs what it did
+                charges = {place: int(sums[3]) for place, sums in simulation.accounts[name, day].items()}
+                real = usd(sum(charges.values()))
+                served = usd(sum(nanos for place, nanos in charges.items() if not cells[place].is_newly_refused))
+                after = max(0.0, served + cost.after_usd - cost.before_usd)  # what does not change costs what it did
                 total = spent.setdefault(start(day), [0.0, 0.0, 0.0])
                 over = min(1.0, max(0.0, total[0] + after - usd(limit)) / after) if after else 0.0
                 total[0] += after

@@ -137,6 +137,8 @@ class Simulation:
         any. ``hits_call``: answers of the cache count as calls afterwards. ``yardstick``: expected figures are those
         at this health, whatever the health at the decision, so that those of all requests can be compared."""
         self._yardstick = yardstick
+        self.unpriced: set[tuple[Cell, str]] = set()
+        """Groups whose cost before and after cannot be compared, and the model whose price is unknown."""
         self.usual: dict[str, tuple[int, bool]] = {}
         """By model: expected output tokens when it first answered, and whether they were learned before."""
         self._snapshots = snapshots
@@ -274,6 +276,9 @@ class Simulation:
         served = cell.served
         x_nanos, x_ms = _expected(track.yards[0], inputs, cell.before)
         c_nanos, c_ms = _expected(track.yards[1], changed, cell.after)
+        if not cell.is_newly_refused and (cell.before != cell.after or x_nanos != c_nanos):
+            sides = (x_nanos, cell.before), (c_nanos, cell.after)
+            self.unpriced.update((cell, model) for nanos, model in sides if model and nanos == UNKNOWN_COST)
         expected = 0
         if served is not None:
             assert track.before is not None
@@ -287,7 +292,8 @@ class Simulation:
             expected = self.usual[served][0]
             if inputs.max_output_tokens is not None and inputs.max_output_tokens < _ROOM_FOR_LENGTH * expected:
                 expected = 0
-        return place, x_nanos, c_nanos, x_ms, c_ms, expected
+        # an unknown cost is 0 here; it decides nothing, or the report has a problem
+        return place, x_nanos % UNKNOWN_COST, c_nanos % UNKNOWN_COST, x_ms, c_ms, expected
 
     def _revise(self, inputs: wire.DecisionInput, metadata: Mapping[str, object]) -> _Class:
         """The class of a request afterwards."""
@@ -344,12 +350,11 @@ class Simulation:
 
 
 def _expected(yard: Board, inputs: wire.DecisionInput, model: str | None) -> tuple[int, int]:
-    """Expected cost in nano-dollars and time in milliseconds of a class with a model."""
+    """Expected cost in nano-dollars, or ``UNKNOWN_COST``, and time in milliseconds of a class with a model."""
     board = yard.with_dials(request_options_of(inputs))
     if model is None or (row := board.pool.row.get(model)) is None:
         return 0, 0
-    key = board.order(replace(inputs, warm=(), quality=None)).key(board.forecast, row)
-    return 0 if key[2] == UNKNOWN_COST else key[2], key[3]
+    return board.order(replace(inputs, warm=(), quality=None)).key(board.forecast, row)[2:4]
 
 
 def _joined(sums: FloatArray, moments: Sequence[NDArray[np.generic]]) -> FloatArray:
