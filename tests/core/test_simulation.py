@@ -27,7 +27,12 @@ MODELS = [
     for place, (price, window) in enumerate([(3.0, 6_000), (2.0, 20_000), (0.4, 9_000), (0.2, 60_000)])
 ]
 CATALOGUE = snapshot(tuple(MODELS), AS_OF)
-HEALTHS = [HealthSnapshot(f"h{n}", {f"a/{n}": ModelHealth(stability=500)} if n else {}) for n in range(3)]
+HEALTHS = [
+    HealthSnapshot("h0", {}),
+    HealthSnapshot("h1", {"a/1": ModelHealth(stability=500), "a/2": ModelHealth(output_tokens=4_000)}),
+    HealthSnapshot("h2", {"a/0": ModelHealth(open=True, probe_at_ms=1), "a/1": ModelHealth(ttft_ms=3_000)}),
+    HealthSnapshot("h3", {f"a/{n}": ModelHealth(open=True, probe_at_ms=n) for n in range(4)}),
+]
 SNAPSHOTS: dict[str, Snapshot] = {CATALOGUE.id: CATALOGUE, **{health.id: health for health in HEALTHS}}
 
 inputs = st.builds(
@@ -43,7 +48,9 @@ inputs = st.builds(
     goal=st.sampled_from(["cost", "quality"]),
     budget_nanos=st.sampled_from([None, 5_000_000, 40_000_000]),
     timeout_ms=st.sampled_from([60_000, 2_000]),
-    models=st.sampled_from([None, ("a/0", "a/2")]),
+    models=st.sampled_from([None, ("a/0", "a/2"), ("a/9",)]),
+    max_output_tokens=st.sampled_from([None, 500, 50_000]),
+    max_latency_ms=st.sampled_from([None, None, 4_000]),
     prefer=st.sampled_from([(), ("a/2",)]),
     quality=st.sampled_from([None, (100_000, 200_000, 900_000, 300_000)]),
     warm=st.sampled_from([(), (WarmPrefix("a/1", 1),)]),
@@ -53,15 +60,19 @@ inputs = st.builds(
 
 @given(st.lists(inputs, min_size=1, max_size=30))
 def test_choices_of_a_class_are_those_of_its_requests_alone(requests: list[DecisionInput]) -> None:
-    simulation = Simulation(SNAPSHOTS, transform=lambda models: models)  # decides everything again
     seen: dict[str | None, float] = {}
     expected: dict[str | None, float] = {}
-    for request in requests * 2:
-        board = Boards(Pool(CATALOGUE, AS_OF)).of(next(health for health in HEALTHS if health.id == request.health))
-        model = decide_alone(request, board).model
-        expected[model] = expected.get(model, 0) + 1
-        record = DecisionRecord("tr", f"{AS_OF}T00:00:00.000Z", request, None, False, 0, 0, 0.0, None)
-        simulation.add("default", [record])
+    simulation = Simulation(SNAPSHOTS, transform=lambda models: models)  # decides everything again
+    for page in (requests[:9], requests):  # all requests of a page are decided together
+        for request in page:
+            board = Boards(Pool(CATALOGUE, AS_OF)).of(next(health for health in HEALTHS if health.id == request.health))
+            model = decide_alone(request, board).model
+            expected[model] = expected.get(model, 0) + 1
+        simulation.add("default", [record_of(request) for request in page])
     for cell, sums in zip(simulation.cells, simulation.costs, strict=True):
         seen[cell.after] = seen.get(cell.after, 0) + sums[0]
     assert seen == expected
+
+
+def record_of(request: DecisionInput) -> DecisionRecord:
+    return DecisionRecord("tr", f"{AS_OF}T00:00:00.000Z", request, None, False, 0, 0, 0.0, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 from routewright import wire
 from routewright._core.accounts.purses import monday_of
 from routewright._core.analytics.comparison import wilson
-from routewright._core.analytics.estimate import ENOUGH, Calibration, Cell, Figures, Lengths
+from routewright._core.analytics.estimate import ENOUGH, Calibration, Cell, Figures, FloatArray, Lengths
 from routewright._core.model_selector import ModelIndex
 from routewright._core.money import usd
 from routewright._core.policy import check_policy, resolve, with_version
@@ -24,7 +25,7 @@ from routewright.wire import SYSTEM_ACCOUNT, JsonObject, Term
 from routewright.wire.problems import did_you_mean, listed, shown
 from routewright.wire.timestamps import start_of, timestamp
 
-PAGE = 1_000
+PAGE = 10_000
 _NEWEST = 10  # records that may name the catalogue, since some may be damaged
 _TOP = 10  # pairs of models in a report
 _ACCOUNTS = 5
@@ -76,12 +77,12 @@ class Simulator:
         simulation = await self._run(bare, lambda snapshots: Simulation(snapshots, snapshot, yardstick=self._yardstick))
         calibration = _calibrate(simulation)
         shared = self._shared(simulation, calibration)
-        is_claimed = shared["problem"] is None
+        daily = _daily(simulation, calibration) if shared["problem"] is None else {}
         return wire.SimulationReport(
             policy=policy.name,
             version=draft.label,
-            blocked=_blocked(simulation, calibration, self._accounts) if is_claimed else [],
-            costlier=_costlier(simulation, calibration) if is_claimed else [],
+            blocked=_blocked(simulation, daily, self._accounts),
+            costlier=_costlier(daily),
             examples=simulation.examples,
             unknown_spent=simulation.unknown_spent,
             **shared,
@@ -288,62 +289,64 @@ def _latency_problem(calibration: Calibration, answered: Mapping[Cell, int]) -> 
     return f"{count} of the requests would go to {listed(few)}, with fewer than {ENOUGH} outcomes on such requests"
 
 
-def _cost_of(calibration: Calibration, simulation: Simulation, account: str, day: str) -> wire.AccountCost:
-    """The expected cost of an account's requests of one day, without those that are newly refused."""
+class _Day(NamedTuple):
+    """The requests of an account and day, without new refusals: expected cost, and charges."""
+
+    requests: float
+    before_usd: float
+    after_usd: float
+    charged_usd: float
+
+
+def _daily(simulation: Simulation, calibration: Calibration) -> dict[tuple[str, str], _Day]:
+    """By account and day."""
     cells = simulation.cells
-    requests = 0.0
-    before = 0.0
-    after = 0.0
-    for place, (count, x, c, _) in simulation.accounts[account, day].items():
-        cell = cells[place]
-        if cell.is_newly_refused:
-            continue
-        requests += count
-        before += 0.0 if cell.before is None else x * calibration.ratio(calibration.key(cell.before, cell.size)).ratio
-        after += 0.0 if cell.after is None else c * calibration.ratio(calibration.key(cell.after, cell.size)).ratio
-    return wire.AccountCost(account, int(requests), usd(float(before)), usd(float(after)))  # JSON knows no numpy
+    daily = {}
+    for key, by_cell in simulation.accounts.items():
+        total = np.zeros(4)
+        for place, (requests, x, c, charges) in by_cell.items():
+            cell = cells[place]
+            if not cell.is_newly_refused:
+                before = x * calibration.factor(cell.before, cell.size)
+                after = c * calibration.factor(cell.after, cell.size)
+                total += requests, usd(before), usd(after), usd(charges)
+        daily[key] = _Day(*total.tolist())
+    return daily
 
 
-def _costlier(simulation: Simulation, calibration: Calibration) -> list[wire.AccountCost]:
-    totals: dict[str, wire.AccountCost] = {}
-    for account, day in simulation.accounts:
-        cost = _cost_of(calibration, simulation, account, day)
-        total = totals.get(account, wire.AccountCost(account, 0, 0.0, 0.0))
-        totals[account] = wire.AccountCost(
-            account,
-            total.requests + cost.requests,
-            total.before_usd + cost.before_usd,
-            total.after_usd + cost.after_usd,
-        )
-    ranked = sorted(totals.values(), key=lambda cost: cost.before_usd - cost.after_usd)
-    return [cost for cost in ranked[:_ACCOUNTS] if cost.after_usd > cost.before_usd]
+def _costlier(daily: Mapping[tuple[str, str], _Day]) -> list[wire.AccountCost]:
+    totals: dict[str, FloatArray] = {}
+    for (account, _), amounts in daily.items():
+        totals[account] = totals.get(account, 0.0) + np.array(amounts[:3])
+    costs = [wire.AccountCost(name, int(total[0]), *total[1:].tolist()) for name, total in totals.items()]
+    costs.sort(key=lambda cost: cost.before_usd - cost.after_usd)
+    return [cost for cost in costs[:_ACCOUNTS] if cost.after_usd > cost.before_usd]
 
 
 def _blocked(
-    simulation: Simulation, calibration: Calibration, accounts: Mapping[str, wire.Account | None]
+    simulation: Simulation,
+    daily: Mapping[tuple[str, str], _Day],
+    accounts: Mapping[str, wire.Account | None],
 ) -> list[wire.BlockedBudget]:
     """Limits that the expected charges exceed and the real ones did not. Periods that began before the simulated time
     are counted from its start."""
     blocked = []
-    cells = simulation.cells
     for name, account in accounts.items():
-        days = sorted(day for owner, day in simulation.accounts if owner == name)
         limits = () if account is None else zip(_STARTS.items(), account.period_nanos, strict=True)
         for (period, start), limit in limits:
             if limit is None:
                 continue
             spent: dict[str, list[float]] = {}
-            for day in days:
-                cost = _cost_of(calibration, simulation, name, day)
-                charges = {place: int(sums[3]) for place, sums in simulation.accounts[name, day].items()}
-                real = usd(sum(charges.values()))
-                served = usd(sum(nanos for place, nanos in charges.items() if not cells[place].is_newly_refused))
-                after = max(0.0, served + cost.after_usd - cost.before_usd)  # what does not change costs what it did
-                total = spent.setdefault(start(day), [0.0, 0.0, 0.0])
+            for key in sorted(key for key in daily if key[0] == name):
+                amounts = daily[key]
+                after = max(
+                    0.0, amounts.charged_usd + amounts.after_usd - amounts.before_usd
+                )  # without change: charges
+                total = spent.setdefault(start(key[1]), [0.0, 0.0, 0.0])
                 over = min(1.0, max(0.0, total[0] + after - usd(limit)) / after) if after else 0.0
                 total[0] += after
-                total[1] += real
-                total[2] += over * cost.requests
+                total[1] += usd(sum(int(sums[3]) for sums in simulation.accounts[key].values()))
+                total[2] += over * amounts.requests
             for first, (after, real, requests_over) in spent.items():
                 if after > usd(limit) >= real:
                     blocked.append(wire.BlockedBudget(name, period, first, usd(limit), after, round(requests_over)))

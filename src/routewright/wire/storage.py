@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from .account import AllAccounts, Durability, Environment, Expect, KeyByDigest, Keys, PutAccount, PutKey, RevokeKey
 from .agent import AgentState, PutAgentState
-from .decision import Candidate, DecisionInput, Snapshot
+from .decision import DecisionInput, Snapshot
 from .events import Incidents, PutEvent, PutIncident, StoredEvent
 from .ledger import AddCredit, LedgerRow, LedgerRows, LedgerSums, Stands
 from .policy import AddLearned, LearnedSince, Policy, PolicyRecords, PutPolicyRecord
@@ -364,8 +364,8 @@ class DecisionRecord(Struct, frozen=True, gc=False):
     id: str
     created_at: str
     decision_input: DecisionInput | None
-    chosen: Candidate | None
-    """None: the request was refused, or no Router decided."""
+    chosen: str | None
+    """The model. None: the request was refused, or no Router decided."""
     hit: bool
     """The cache had the answer."""
     cost_nanos: int

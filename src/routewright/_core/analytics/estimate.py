@@ -141,6 +141,10 @@ class Calibration:
             known = self._ratios[key] = _Ratio(ratio, self._noise, self._spread * (1 - share), 0.0)
         return known
 
+    def factor(self, model: str | None, size: int) -> float:
+        """What the expected figure of a request is multiplied by; 0 without a model."""
+        return 0.0 if model is None else self.ratio(self.key(model, size)).ratio
+
     def figures(self) -> Figures | None:
         """Totals with intervals. None without requests."""
         if not self.cells:

@@ -18,7 +18,7 @@ from .order import Order, OwnOrder, WarmOrder
 from .plan import Leg, Plan
 from .pool import Pool
 from .request_options import RequestOptions
-from .scoring import WEIGHTS, Columns, Ranking, RequestClass, Weights
+from .scoring import WEIGHTS, Columns, Ranking, RequestClass
 
 MOST_PLANS = 512  # compiled plans cached per lineage
 _MOST_ORDERS = 512  # orders cached per lineage ...
@@ -230,7 +230,7 @@ class Board:
         if entry is not None and (change := self.find_change(entry.version)) is not None:
             order = entry.value.follow(self.forecast, change.rows)
         if order is None:
-            cls = RequestClass(Weights(*key[0]), *key[1:4])
+            cls = RequestClass.of(inputs)
             eligible = self.boards.eligible(Kind(*key[4:8]))
             bar = Bar(*key[8:10])
             if qualities is not None:

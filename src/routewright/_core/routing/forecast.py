@@ -20,6 +20,9 @@ USUAL: Workload = (0, 0)
 class Forecast:
     """Pool and health together. Lists follow the pool's rows. Immutable."""
 
+    rows: IntArray | slice = slice(None)
+    """The rows of the pool that columns are of."""
+
     def __init__(self, pool: Pool, health: HealthSnapshot) -> None:
         self.pool = pool
         self.health = health
@@ -120,7 +123,9 @@ class Forecast:
 
     def latency_ms(self, cap: int | None, work: Workload = USUAL) -> IntArray:
         """Expected time to the whole answer, shape (n,). Silent reasoning counts in the time to the first token."""
-        visible = scale(np.maximum(0, self.column("output") - np.array(self.pool.silent, dtype=np.int64)), work[0])
+        visible = scale(
+            np.maximum(0, self.column("output") - np.array(self.pool.silent, dtype=np.int64)[self.rows]), work[0]
+        )
         streamed = visible if cap is None else np.minimum(visible, cap)
         return scale(self.column("ttft_ms") + self.column("us_per_token") * streamed // 1000, work[1])
 

@@ -241,8 +241,8 @@ class Pool:
         picos = prices.input * np.minimum(input_tokens, MOST_TOKENS)
         return picos + prices.output * np.minimum(output_tokens, MOST_TOKENS)
 
-    def expected_nanos(self, input_tokens: int, output_tokens: IntArray) -> IntArray:
-        """Cost of a call of one input length, rounded up to nano-dollars, shape (n,); 0 where unpriced."""
+    def expected_nanos(self, input_tokens: int, output_tokens: IntArray, at: IntArray | slice) -> IntArray:
+        """Cost of a call of one input length for the rows ``at``, rounded up to nano-dollars; 0 where unpriced."""
         prices = self.base
         if rows := self.tiered[input_tokens > self.first_tier].tolist():
             prices = Columns(prices.input.copy(), prices.output.copy())
@@ -250,6 +250,7 @@ class Pool:
                 price = self.expected(row, price_at(self.prices[row], input_tokens))
                 prices.input[row] = price.input
                 prices.output[row] = price.output
+        prices = Columns(prices.input[at], prices.output[at])
         return -(-self.picos(prices, input_tokens, output_tokens) // PICOS_PER_NANO)
 
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from routewright._core.catalogue.prices import price_at
 from routewright._core.money import MOST_TOKENS, PICOS_PER_NANO, usd
-from routewright.wire import Candidate, Goal, Strategy
+from routewright.wire import Candidate, DecisionInput, Goal, Strategy
 
 from .forecast import USUAL, Forecast, Workload
-from .logarithms import IntArray, class_size, log2_step, log2_steps, scale
+from .logarithms import IntArray, class_size, log2_step, log2_steps, scale, size_class
 from .quality import MICRO, level_of, on_grid
 
 TERM = 10_000  # a utility of 1
@@ -75,6 +75,13 @@ class RequestClass(NamedTuple):
     """Size class of ``max_output_tokens``; None without one."""
     work: Workload = USUAL
 
+    @classmethod
+    def of(cls, inputs: DecisionInput) -> RequestClass:
+        """The class of a request."""
+        weights = Weights(*inputs.weights) if inputs.weights else WEIGHTS[inputs.strategy][inputs.goal]
+        cap = None if inputs.max_output_tokens is None else size_class(inputs.max_output_tokens)
+        return cls(weights, size_class(inputs.tokens.estimate), cap, inputs.workload or USUAL)
+
     @property
     def cap(self) -> int | None:
         """The output cap that represents the class."""
@@ -130,25 +137,27 @@ class Ranking:
 
 
 class Columns:
-    """All parts of a class's keys except the quality, one entry per row of the pool."""
+    """All parts of a class's keys except the quality, one entry per row of the forecast."""
 
     def __init__(self, forecast: Forecast, cls: RequestClass) -> None:
         pool = forecast.pool
+        rows = forecast.rows
         weights = cls.weights
-        nanos = pool.expected_nanos(class_size(cls.input_size), forecast.expected_output(cls.cap, cls.work))
+        output = forecast.expected_output(cls.cap, cls.work)
+        nanos = pool.expected_nanos(class_size(cls.input_size), output, rows)
         stability = forecast.column("stability")
         self.latency_ms = forecast.latency_ms(cls.cap, cls.work)
         self._quality_weight = weights.quality
         self._without_quality = (
-            weights.cost * np.where(pool.priced, _utilities(nanos, _DEAR, _CHEAP), 0)
+            weights.cost * np.where(pool.priced[rows], _utilities(nanos, _DEAR, _CHEAP), 0)
             + weights.latency * _utilities(self.latency_ms, _SLOW, _QUICK)
             + weights.stability * ((np.clip(stability, SHAKY, STEADY) - SHAKY) * TERM // (STEADY - SHAKY))
         )
-        cost = np.where(pool.priced, nanos, UNKNOWN_COST)
+        cost = np.where(pool.priced[rows], nanos, UNKNOWN_COST)
         self._raw = cost.tolist(), self.latency_ms.tolist(), (-stability).tolist(), pool.id_ranks
-        worst_first = np.lexsort((pool.id_rank, -stability, self.latency_ms, cost))[::-1]
-        self._tie = np.empty(len(pool), dtype=np.int64)
-        self._tie[worst_first] = np.arange(len(pool))
+        worst_first = np.lexsort((pool.id_rank[rows], -stability, self.latency_ms, cost))[::-1]
+        self._tie = np.empty(len(cost), dtype=np.int64)
+        self._tie[worst_first] = np.arange(len(cost))
 
     def ranked(self, quality: IntArray) -> tuple[IntArray, list[int]]:
         """All rows, best first, and the score of each row. ``quality`` in millionths, shape (n,)."""

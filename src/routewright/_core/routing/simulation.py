@@ -6,12 +6,12 @@ called. Requests of one class share a plan, as live ones do, so a decision takes
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
-from msgspec import Struct, json, msgpack
+from msgspec import Struct, json
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -22,16 +22,16 @@ from routewright._core.policy import class_of, reads_limits
 from routewright.errors import NoCandidates, ValidationFailed
 
 from .board import Board, Boards, LruCache
-from .constraints import PASSES, REASONS, CountTokens, FitCheck, find_first_failures
-from .decide import WALKED_FIRST, decide, find_fits
+from .constraints import PASSES, REASONS, CountTokens, Eligible, FitCheck, find_first_failures
+from .decide import decide, find_fits
 from .decision import decision_of, explain
-from .forecast import UNKNOWN, USUAL
+from .forecast import UNKNOWN, USUAL, Forecast
 from .inputs import RULES
-from .logarithms import SIZE_CLASSES, scale, size_class
+from .logarithms import SIZE_CLASSES, IntArray, scale, size_class
 from .pool import Pool
 from .rebase import rebase
 from .request_options import PLAIN, RequestOptions, request_options_of
-from .scoring import UNKNOWN_COST
+from .scoring import UNKNOWN_COST, Columns, Ranking, RequestClass
 
 INVALID = "invalid"
 """The constraint of requests that the policy does not allow at all."""
@@ -39,12 +39,7 @@ _MOST_CLASSES = 4_096
 _SIZE_STEPS = 8  # size classes per cell: two octaves
 _ROOM_FOR_LENGTH = 4  # answers are compared with the expected length if the cap is this much higher
 _EXAMPLES = 5
-_of_class = attrgetter(
-    "goal", "strategy", "models", "needs", "max_output_tokens", "workload", "as_of", "prefer", "fallback",
-    "wishes", "effort", "thinking_tokens", "hour_cache", "regions", "weights", "min_quality", "max_latency_ms",
-    "max_retries", "default_output_cap", "timeout_ms", "budget_nanos", "budget_tokens",
-)  # fmt: skip
-
+_NO_TOKENS = wire.TokenBounds(0, 0, 0)
 _NO_HEALTH = wire.HealthSnapshot("", {})
 
 Transform = Callable[[Sequence[wire.Model]], Iterable[wire.Model]]
@@ -57,11 +52,6 @@ class Outcome(NamedTuple):
     """None: refused."""
     constraint: str = ""
     """Why it was refused."""
-    is_best: bool = False
-    """The model is the best of the order, so shorter prompts of the class go there, too."""
-
-
-_NO_OUTCOME = Outcome(None)
 
 
 _Figures = tuple[int, int, int, int, int, int]
@@ -76,44 +66,45 @@ class _Class(Struct):
     dials: RequestOptions
     is_same: bool
     """Nothing that decides has changed."""
+    is_limited: bool = False
+    """There is a budget."""
     figures: dict[tuple[str | None, str | None, str | None], _Figures] = {}
     """By the models that served, were decided and would be."""
-    best: Outcome = _NO_OUTCOME
-    """Where prompts of at most ``high`` tokens go at the health of this id."""
-    health: str = ""
-    high: int = -1
+    scored: RequestClass | None = None
+    """Requests of one are scored together. None: they are decided one by one, since more than their numbers matter."""
+    eligible: Eligible | None = None
+    rows: Sequence[int] = ()
+    """Eligible rows on the whitelist."""
 
 
-class _Track:
-    """The boards of one catalogue and day, before and after, at the latest health and at that of the yardstick."""
+class _Moment(NamedTuple):
+    """The boards of one catalogue, day and health, before and after, and those of the yardstick."""
 
-    def __init__(
-        self,
-        catalogue: wire.CatalogueSnapshot,
-        as_of: str,
-        transform: Transform | None,
-        yardstick: wire.HealthSnapshot,
-    ) -> None:
-        self.before: Board | None = None
-        self.after: Board | None = None
-        self._boards = Boards(Pool(catalogue, as_of))
-        self._changed: Boards | None = None
-        if transform is not None:
-            changed = snapshot(tuple(transform(catalogue.models)), catalogue.as_of)
-            self._changed = Boards(Pool(changed, as_of))
-        self.yards = self._boards.of(yardstick), (self._changed or self._boards).of(yardstick)
-
-    def follow(self, health: wire.HealthSnapshot) -> None:
-        """Move the boards to a health."""
-        if self.before is not None and self.before.health == health.id:
-            return
-        self.before = _follow(self.before, self._boards, health)
-        self.after = self.before if self._changed is None else _follow(self.after, self._changed, health)
+    before: Board
+    after: Board
+    yards: tuple[Board, Board]
 
 
-def _follow(board: Board | None, boards: Boards, health: wire.HealthSnapshot) -> Board:
-    if board is None:
-        return boards.of(health)
+class _Request(Struct, gc=False):
+    """A request to decide again."""
+
+    record: wire.DecisionRecord
+    inputs: wire.DecisionInput
+    own: _Class
+    moment: _Moment
+    after: Board
+    """With the dials of its class."""
+    outcome: Outcome | None = None
+
+    @property
+    def changed(self) -> wire.DecisionInput:
+        """Its input afterwards."""
+        inputs = self.inputs
+        template = self.own.template or inputs
+        return replace(template, tokens=inputs.tokens, warm=inputs.warm, quality=inputs.quality)
+
+
+def _moved(board: Board, health: wire.HealthSnapshot) -> Board:
     old = board.forecast.health.models
     new = health.models
     rows = board.pool.row
@@ -146,7 +137,7 @@ class Simulation:
         self._reads_limits = policy is not None and reads_limits(policy.policy)
         self._transform = transform
         self._hits_call = hits_call
-        self._tracks: LruCache[tuple[str, str], _Track] = LruCache(8)
+        self._latest: LruCache[tuple[str, str], _Moment] = LruCache(8)
         self._revised: LruCache[Hashable, _Class] = LruCache(_MOST_CLASSES)
         self._cells: dict[Cell, int] = {}
         self.costs: FloatArray = np.zeros((0, MOMENTS))
@@ -177,52 +168,90 @@ class Simulation:
         """Decide records of one account, in order of time."""
         day = ""
         rows: list[tuple[float, ...]] = []
+        for request in self._decide(records):
+            record = request.record
+            own = request.own
+            after = request.outcome
+            assert after is not None
+            if not record.created_at.startswith(day):
+                self._sum_up(account, day, rows)
+                rows = []
+            day = record.created_at[:10]
+            served = before = record.chosen
+            self.actual_nanos += record.cost_nanos
+            if record.hit:
+                self.hits += 1
+                before = None
+                after = after if self._hits_call else Outcome(None)
+            elif before != after.model:
+                self._note(request, after)
+            pair = served, before, after.model
+            figures = own.figures.get(pair)
+            if figures is None:
+                figures = own.figures[pair] = self._expect(pair, request)
+            outcome = record.cost_nanos, record.duration_ms, record.charged_nanos, record.output_tokens or 0
+            rows.append(figures + outcome)
+        self._sum_up(account, day, rows)
+
+    def _decide(self, records: Iterable[wire.DecisionRecord]) -> list[_Request]:
+        """The records that can be decided again, with their outcomes."""
+        # Health changes every few requests, and mostly of the models that serve them. To follow it with an order for
+        # every class, as a Router does, takes longer than the decisions. So the rows of all healths of a page are
+        # scored together, once for a class, and a request takes the first row that fits it.
+        # ``test_choices_of_a_class_are_those_of_its_requests_alone`` compares this with the walk of ``decide``.
+        requests = []
+        moments: dict[tuple[str, str, str], _Moment | None] = {}
+        groups: dict[int, list[_Request]] = {}
         for record in records:
             inputs = record.decision_input
             if inputs is None or inputs.rules != RULES or inputs.reading is not None:
                 self.skipped += 1
                 continue
-            track = self._track(inputs)
-            if track is None:
+            key = inputs.catalogue, inputs.as_of, inputs.health
+            moment = moments.get(key)
+            if moment is None:
+                moment = moments[key] = self._follow(inputs)
+            if moment is None:
                 self.skipped += 1
                 continue
-            if not day or not record.created_at.startswith(day):
-                self._sum_up(account, day, rows)
-                rows = []
-                day = record.created_at[:10]
             own = self._class_after(record, inputs)
-            served = before = None if record.chosen is None else record.chosen.model
-            after = self._after(own, before, inputs, track)
-            self.actual_nanos += record.cost_nanos
-            if record.hit:
-                self.hits += 1
-                before = None
-                after = after if self._hits_call else _NO_OUTCOME
-            elif before != after.model:
-                self._note(record, inputs, after, track)
-            pair = served, before, after.model
-            figures = own.figures.get(pair)
-            if figures is None:
-                figures = own.figures[pair] = self._expect(pair, inputs, own.template or inputs, track)
-            outcome = record.cost_nanos, record.duration_ms, record.charged_nanos, record.output_tokens or 0
-            rows.append(figures + outcome)
-        self._sum_up(account, day, rows)
+            request = _Request(record, inputs, own, moment, moment.after.with_dials(own.dials))
+            requests.append(request)
+            if own.is_same and record.chosen is not None:
+                request.outcome = Outcome(record.chosen)
+            elif own.template is None:
+                request.outcome = Outcome(None, INVALID)
+            elif inputs.warm or inputs.quality or _scored(own, own.template, request.after) is None:
+                request.outcome = decide_alone(request.changed, request.after)
+            else:
+                groups.setdefault(id(own), []).append(request)
+        pools: dict[Boards, list[list[_Request]]] = {}
+        for group in groups.values():
+            pools.setdefault(group[0].after.boards, []).append(group)
+        for own_groups in pools.values():
+            _decide_together(own_groups)
+        return requests
 
-    def _track(self, decision_input: wire.DecisionInput) -> _Track | None:
-        key = decision_input.catalogue, decision_input.as_of
-        track = self._tracks[key]
-        if track is None:
-            catalogue = self._snapshots.get(decision_input.catalogue)
-            if not isinstance(catalogue, wire.CatalogueSnapshot):
-                return None
-            track = _Track(catalogue, decision_input.as_of, self._transform, self._yardstick)
-            self._tracks.put(key, track)
-        if track.before is None or track.before.forecast.health.id != decision_input.health:
-            health = self._snapshots.get(decision_input.health)
-            if not isinstance(health, wire.HealthSnapshot):
-                return None
-            track.follow(health)
-        return track
+    def _follow(self, inputs: wire.DecisionInput) -> _Moment | None:
+        """The boards of an input. None: a snapshot is gone."""
+        catalogue = self._snapshots.get(inputs.catalogue)
+        health = self._snapshots.get(inputs.health)
+        if not isinstance(catalogue, wire.CatalogueSnapshot) or not isinstance(health, wire.HealthSnapshot):
+            return None
+        key = inputs.catalogue, inputs.as_of
+        latest = self._latest[key]
+        if latest is None:
+            boards = changed = Boards(Pool(catalogue, inputs.as_of))
+            if self._transform is not None:
+                models = tuple(self._transform(catalogue.models))
+                changed = Boards(Pool(snapshot(models, catalogue.as_of), inputs.as_of))
+            yards = boards.of(self._yardstick), changed.of(self._yardstick)
+            latest = _Moment(*yards, yards)
+            self._latest.put(key, latest)
+        before = _moved(latest.before, health)
+        after = before if latest.after is latest.before else _moved(latest.after, health)
+        moment = self._latest[key] = _Moment(before, after, latest.yards)
+        return moment
 
     def _class_after(self, record: wire.DecisionRecord, inputs: wire.DecisionInput) -> _Class:
         """The class of a request afterwards."""
@@ -233,57 +262,33 @@ class Simulation:
             if variant.classes:
                 metadata = json.decode(record.metadata) if record.metadata else {}
                 variant, _ = class_of(variant, metadata, inputs.spent)
-        requested = inputs.requested
-        hashable = requested if requested is None or requested.params is None else msgpack.encode(requested)
         estimate = inputs.tokens.estimate
         size = SIZE_CLASSES[estimate] if estimate < len(SIZE_CLASSES) else size_class(estimate)
-        key = variant and variant.id, inputs.catalogue, inputs.policy, hashable, size, _of_class(inputs)
+        same = replace(inputs, tokens=_NO_TOKENS, health="", warm=(), quality=None, spent=None, assignment="")
+        key = variant and variant.id, size, json.encode(same)
         revised = self._revised[key]
         if revised is None:
             revised = self._revise(inputs, metadata)
             self._revised.put(key, revised)
         return revised
 
-    def _after(self, own: _Class, before: str | None, inputs: wire.DecisionInput, track: _Track) -> Outcome:
-        """The decision of a request afterwards."""
-        if own.is_same and before is not None:
-            return Outcome(before)
-        if own.template is None:
-            return Outcome(None, INVALID)
-        tokens = inputs.tokens
-        is_plain = not (tokens.counted or tokens.images or inputs.warm or inputs.quality)
-        if is_plain and own.health == inputs.health and tokens.high <= own.high:
-            return own.best
-        assert track.after is not None
-        changed = replace(own.template, tokens=tokens, warm=inputs.warm, quality=inputs.quality)
-        outcome = decide_alone(changed, track.after.with_dials(own.dials))
-        if is_plain and outcome.is_best:
-            own.best = outcome
-            own.health = inputs.health
-            own.high = tokens.high
-        return outcome
-
-    def _expect(
-        self,
-        pair: tuple[str | None, str | None, str | None],
-        inputs: wire.DecisionInput,
-        changed: wire.DecisionInput,
-        track: _Track,
-    ) -> _Figures:
+    def _expect(self, pair: tuple[str | None, str | None, str | None], request: _Request) -> _Figures:
         """Expected figures of a class for the models that served, were decided and would be."""
+        inputs = request.inputs
         cell = Cell(*pair, size_class(inputs.tokens.estimate) // _SIZE_STEPS)
         place = self._cells.setdefault(cell, len(self._cells))
         served = cell.served
-        x_nanos, x_ms = _expected(track.yards[0], inputs, cell.before)
-        c_nanos, c_ms = _expected(track.yards[1], changed, cell.after)
+        board = request.moment.before
+        yards = request.moment.yards
+        x_nanos, x_ms = _expected(yards[0], inputs, cell.before)
+        c_nanos, c_ms = _expected(yards[1], request.changed, cell.after)
         if not cell.is_newly_refused and (cell.before != cell.after or x_nanos != c_nanos):
             sides = (x_nanos, cell.before), (c_nanos, cell.after)
             self.unpriced.update((cell, model) for nanos, model in sides if model and nanos == UNKNOWN_COST)
         expected = 0
         if served is not None:
-            assert track.before is not None
-            forecast = track.before.forecast
-            row = track.before.pool.row.get(served)
+            forecast = board.forecast
+            row = board.pool.row.get(served)
             # Not that of the moment, which soon follows a change: health and workloads are learned all the time.
             if served not in self.usual:
                 output = 0 if row is None else scale(forecast.output[row], (inputs.workload or USUAL)[0])
@@ -304,8 +309,9 @@ class Simulation:
                 changed = rebase(inputs, old if isinstance(old, wire.PolicySnapshot) else None, self._policy, metadata)
             except ValidationFailed:
                 return _Class(None, PLAIN, is_same=False)
-        is_same = self._transform is None and _of_class(changed) == _of_class(inputs)
-        return _Class(changed, request_options_of(changed), is_same)
+        named = replace(changed, policy=inputs.policy, policy_class=inputs.policy_class, requested=inputs.requested)
+        is_limited = changed.budget_nanos is not None or changed.budget_tokens is not None
+        return _Class(changed, request_options_of(changed), self._transform is None and named == inputs, is_limited)
 
     def _sum_up(self, account: str, day: str, rows: Sequence[Sequence[float]]) -> None:
         """Add the rows of one day."""
@@ -331,22 +337,107 @@ class Simulation:
             key = str(self.cells[place].served), day
             self.lengths[key] = self.lengths.get(key, 0.0) + sums[place]
 
-    def _note(self, record: wire.DecisionRecord, inputs: wire.DecisionInput, after: Outcome, track: _Track) -> None:
+    def _note(self, request: _Request, after: Outcome) -> None:
         """Count a change, and keep the first few different ones as examples."""
-        assert track.before is not None
-        assert track.after is not None
-        before = None if record.chosen is None else record.chosen.model
+        record = request.record
+        inputs = request.inputs
+        before = record.chosen
         if after.model is None:
             self.refused[after.constraint, True] += 1
         elif before is None:  # traces do not say the constraint
-            constraint = decide_alone(inputs, track.before.with_dials(request_options_of(inputs))).constraint
+            board = request.moment.before.with_dials(request_options_of(inputs))
+            constraint = decide_alone(inputs, board).constraint
             self.refused[constraint, False] += 1
         pairs = [(example.from_model, example.to_model) for example in self.examples]
         if len(pairs) < _EXAMPLES and (before, after.model) not in pairs:
-            metadata = json.decode(record.metadata) if record.metadata else {}
-            changed = self._revise(inputs, metadata).template
-            texts = [describe(inputs, track.before), INVALID if changed is None else describe(changed, track.after)]
-            self.examples.append(wire.SimulationExample(record.id, before, after.model, *texts))
+            old_text = describe(inputs, request.moment.before)
+            text = INVALID if request.own.template is None else describe(request.changed, request.after)
+            self.examples.append(wire.SimulationExample(record.id, before, after.model, old_text, text))
+
+
+def _scored(own: _Class, template: wire.DecisionInput, board: Board) -> RequestClass | None:
+    """The class of the score, if only the numbers of a request decide within ``own``."""
+    if own.scored is None and not template.prefer and template.max_latency_ms is None:
+        own.scored = RequestClass.of(template)
+        own.eligible = board.order(template).eligible
+        ids = board.pool.ids
+        models = {*ids} if template.models is None else {*template.models}
+        own.rows = [row for row in np.flatnonzero(own.eligible.passed).tolist() if ids[row] in models]
+    return own.scored
+
+
+class _States(Forecast):
+    """The figures of some rows at several healths, once where they did not move. Columns have these as rows."""
+
+    def __init__(self, boards: Sequence[Board], usable: Set[int]) -> None:
+        self.pool = boards[0].pool
+        self._columns = {}
+        self._forecasts: list[Forecast] = []
+        rows: list[int] = []
+        lines: list[list[int]] = [[0] * len(self.pool)]
+        last: Board | None = None
+        for board in boards:
+            change = board.find_change(last.version) if last is not None and last.lineage is board.lineage else None
+            line = lines[-1].copy()
+            for row in usable if change is None else change.rows & usable:
+                line[row] = len(rows)
+                rows.append(row)
+                self._forecasts.append(board.forecast)
+            lines.append(line)
+            last = board
+        self.rows: IntArray = np.array(rows, dtype=np.int64)
+        self.lines = np.array(lines[1:])  # (boards, n): the entries of the rows
+        self.place = {board: place for place, board in enumerate(boards)}
+
+    def column(self, name: str) -> IntArray:
+        """As in ``Forecast``."""
+        if name not in self._columns:
+            pairs = zip(self._forecasts, self.rows.tolist(), strict=True)
+            self._columns[name] = np.array([getattr(forecast, name)[row] for forecast, row in pairs], np.int64)
+        return self._columns[name]
+
+
+def _decide_together(groups: Sequence[Sequence[_Request]]) -> None:
+    """Decide groups of requests, a class in a group, over one pool."""
+    boards = {request.after for group in groups for request in group}
+    rows = {row for group in groups for row in group[0].own.rows}
+    states = _States(sorted(boards, key=attrgetter("version")), rows)
+    scored: dict[RequestClass | None, tuple[IntArray, IntArray]] = {}
+    for group in groups:
+        own = group[0].own
+        if own.scored not in scored:
+            assert own.scored is not None
+            columns = Columns(states, own.scored)
+            best_first, _ = columns.ranked(states.pool.quality[states.rows])
+            scored[own.scored] = columns.latency_ms, np.argsort(best_first)
+        late_ms, rank = scored[own.scored]
+        lines = states.lines[np.ix_([states.place[request.after] for request in group], own.rows)]
+        orders = np.argsort(rank[lines], axis=1).tolist()
+        for request, line, order in zip(group, lines, orders, strict=True):
+            request.outcome = _choose(request, late_ms[line], order)
+
+
+def _choose(request: _Request, late_ms: IntArray, order: Sequence[int]) -> Outcome:
+    """The decision of one request. ``late_ms``: by the rows of its class; ``order``: their places, best first."""
+    tokens = request.inputs.tokens
+    own = request.own
+    template = own.template or request.inputs
+    forecast = request.after.forecast
+    all_fit = tokens.high <= forecast.least_room(template.max_output_tokens) and not tokens.images
+    check = None if all_fit and not own.is_limited else FitCheck(request.changed, forecast)
+    is_free = True
+    try:
+        for place in order:
+            row = own.rows[place]
+            if late_ms[place] > template.timeout_ms or row in forecast.open:
+                is_free = False
+            elif check is None or check.fits(row):
+                return Outcome(forecast.pool.ids[row])
+        if is_free and own.eligible is not None:
+            return _refuse(request.changed, forecast, own.eligible)
+    except CountTokens:
+        pass
+    return decide_alone(request.changed, request.after)
 
 
 def _expected(yard: Board, inputs: wire.DecisionInput, model: str | None) -> tuple[int, int]:
@@ -354,7 +445,7 @@ def _expected(yard: Board, inputs: wire.DecisionInput, model: str | None) -> tup
     board = yard.with_dials(request_options_of(inputs))
     if model is None or (row := board.pool.row.get(model)) is None:
         return 0, 0
-    return board.order(replace(inputs, warm=(), quality=None)).key(board.forecast, row)[2:4]
+    return Ranking(RequestClass.of(inputs)).key(board.forecast, row)[2:4]
 
 
 def _joined(sums: FloatArray, moments: Sequence[NDArray[np.generic]]) -> FloatArray:
@@ -367,12 +458,10 @@ def _joined(sums: FloatArray, moments: Sequence[NDArray[np.generic]]) -> FloatAr
 def decide_alone(inputs: wire.DecisionInput, board: Board) -> Outcome:
     """The first choice for one input, without the chain behind it. A refusal is not explained, which takes long."""
     order = board.order(inputs)
-    check = FitCheck(inputs, board.forecast)
     try:
-        if (first := next(find_fits(inputs, board, order, check), None)) is not None:
-            # beyond the first rows, the walk leaves out some that a shorter prompt could pay for
-            is_best = not check.failed and (not check.limited or first in order.keys[:WALKED_FIRST])
-            return Outcome(board.pool.ids[first[-1]], is_best=is_best)
+        fits = find_fits(inputs, board, order, FitCheck(inputs, board.forecast))
+        if (first := next(fits, None)) is not None:
+            return Outcome(board.pool.ids[first[-1]])
         if board.forecast.open:
             return Outcome(decide(inputs, board).legs[0].id)
     except CountTokens:
@@ -380,7 +469,12 @@ def decide_alone(inputs: wire.DecisionInput, board: Board) -> Outcome:
             return decide_alone(replace(inputs, tokens=replace(inputs.tokens, counted=True)), board)
     except NoCandidates:
         pass
-    columns = find_first_failures(inputs, check, order.eligible)
+    return _refuse(inputs, board.forecast, order.eligible)
+
+
+def _refuse(inputs: wire.DecisionInput, forecast: Forecast, eligible: Eligible) -> Outcome:
+    """The refusal by the constraint that most models come to."""
+    columns = find_first_failures(inputs, FitCheck(inputs, forecast), eligible)
     last = int(columns[columns < PASSES].max(initial=0))
     return Outcome(None, str(REASONS[last]))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -205,7 +205,7 @@ def read_page(account: str, query: wire.Scan, after: str | None, limit: int, con
             return [decode_trace(*row) for row in rows_of(connection, columns, account, query, limit, after=after)]
         case wire.Decisions():
             columns = f"trace.id, trace.created_at, {BODY}"
-            order = "DESC" if query.newest_first else "ASC"
+            order: Literal["ASC", "DESC"] = "DESC" if query.newest_first else "ASC"
             rows = rows_of(connection, columns, account, query, limit, after=after, order=order)
             return [_decode_record(*row) for row in rows]
         case wire.LedgerRows():
@@ -312,7 +312,7 @@ def _decode_item(body: bytes) -> TraceItem:
 def _decode_record(trace_id: str, created_at: str, body: bytes) -> wire.DecisionRecord:
     try:
         return record_of(body)
-    except (msgspec.MsgspecError, ValueError, TypeError):  # one damaged trace must not end a simulation
+    except (msgspec.MsgspecError, ValueError, TypeError, LookupError):  # one damaged trace must not end a simulation
         return wire.DecisionRecord(trace_id, created_at, None, None, False, 0, 0, 0.0, None)
 
 
