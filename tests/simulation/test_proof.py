@@ -66,12 +66,14 @@ def replay_in_child(path: str) -> None:
 async def check_replay(tmp_path: Path, count: int) -> None:
     clock, path = FakeClock(), tmp_path / "traces.db"
     memory = MemoryStorage(newest=count)
-    router = router_of(memory, Lengths(1), clock)
-    await serve(router, clock, count, 1)
-    await router.aclose()
+    for seed in (1, 2):  # the second Router begins as after a restart
+        router = router_of(memory, Lengths(seed), clock)
+        await serve(router, clock, count // 2, seed)
+        await router.aclose()
     storage = SqliteStorage(path)
     assert await copy(memory, storage) == count
     await storage.aclose()
+    assert await count_replayed(str(path)) == count  # in this process, from the file alone
     command = [sys.executable, "-c", PROGRAM, str(path)]
     done = await anyio.to_thread.run_sync(
         lambda: subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -79,12 +81,12 @@ async def check_replay(tmp_path: Path, count: int) -> None:
     assert done.stdout.strip() == str(count), done.stderr
 
 
-async def test_stored_decisions_replay_in_another_process(tmp_path: Path) -> None:
+async def test_stored_decisions_replay_after_a_restart_and_in_another_process(tmp_path: Path) -> None:
     await check_replay(tmp_path, 60)
 
 
 @pytest.mark.full
-async def test_100_000_stored_decisions_replay_in_another_process(tmp_path: Path) -> None:
+async def test_100_000_stored_decisions_replay_after_a_restart_and_in_another_process(tmp_path: Path) -> None:
     await check_replay(tmp_path, 100_000)
 
 
