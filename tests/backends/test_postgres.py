@@ -138,6 +138,12 @@ async def test_a_sweep_of_the_sandbox_reads_no_traces_of_production(
     assert not [plan for plan in plans if "Seq Scan on trace" in plan or "Rows Removed by Filter" in plan]
 
 
+async def test_no_query_is_compiled(postgres: str) -> None:
+    """The planner expects a page of traces to cost far more than it does."""
+    async with aclosing(PostgresStorage(postgres)) as storage:
+        assert storage._server.transact(lambda tables, _: tables.execute("SHOW jit").fetchall()) == [("off",)]
+
+
 async def test_a_change_of_one_key_writes_no_other(postgres: str) -> None:
     written = "SELECT id, xmin FROM key ORDER BY id"
     async with aclosing(PostgresStorage(postgres)) as storage:
