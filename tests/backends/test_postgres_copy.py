@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -64,17 +65,25 @@ async def fill(storage: Any) -> str:
         return key.secret.reveal()
 
 
-@pytest.fixture
-def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ROUTEWRIGHT_SECRET", ROOT)
-    path = tmp_path / "traces.db"
-    anyio.run(fill, SqliteStorage(path))
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("filled") / "traces.db"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROUTEWRIGHT_SECRET", ROOT)
+        anyio.run(fill, SqliteStorage(path))
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("DELETE FROM feedback")
         for table, rows in SPARE.items():
             connection.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(rows[0]))})", rows)
         connection.execute("INSERT INTO trace SELECT * FROM trace WHERE false")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return path
+
+
+@pytest.fixture
+def source(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ROUTEWRIGHT_SECRET", ROOT)
+    return Path(shutil.copy(filled, tmp_path))
 
 
 @pytest.fixture
