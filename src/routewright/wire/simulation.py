@@ -83,7 +83,8 @@ class Simulated(Struct, frozen=True, kw_only=True):
     requests: int
     """Requests whose decision was repeated."""
     skipped: int
-    """Requests without a decision that can be repeated: a snapshot is gone, or other scoring rules decided."""
+    """Requests without a decision that can be repeated: the trace is damaged, a snapshot is gone, or other scoring
+    rules decided."""
     rerouted: int
     """Requests that would go to another model, or be refused, or no longer be refused."""
     rerouted_share: Estimate
@@ -96,7 +97,7 @@ class Simulated(Struct, frozen=True, kw_only=True):
     """What the requests really cost."""
     cost_before_usd: Estimate | None
     """Expected cost as decided. Requests that would newly be refused are in no figure, since a refusal is no saving.
-    None, here and below: answers have drifted, or there are too few to claim anything."""
+    None, here and below: answers have drifted, a price is unknown, or there are too few to claim anything."""
     cost_after_usd: Estimate | None
     cost_change: Estimate | None
     """Relative change: 0.05 is 5 % more."""
@@ -123,7 +124,7 @@ class SimulationReport(Simulated, frozen=True, kw_only=True):
     """The simulated version; ``draft`` if it has no label."""
     blocked: list[BlockedBudget]
     costlier: list[AccountCost]
-    """The accounts whose cost rises most, largest rise first."""
+    """The accounts whose cost rises most, largest rise first. Requests that would newly be refused are left out."""
     examples: list[SimulationExample]
     unknown_spent: int
     """Requests of which it is not known how much of its limits the caller had spent. Rules that ask for it did not
