@@ -66,8 +66,6 @@ class _Class(Struct):
     dials: RequestOptions
     is_same: bool
     """Nothing that decides has changed."""
-    is_limited: bool = False
-    """There is a budget."""
     figures: dict[tuple[str | None, str | None, str | None], _Figures] = {}
     """By the models that served, were decided and would be."""
     scored: RequestClass | None = None
@@ -310,8 +308,7 @@ class Simulation:
             except ValidationFailed:
                 return _Class(None, PLAIN, is_same=False)
         named = replace(changed, policy=inputs.policy, policy_class=inputs.policy_class, requested=inputs.requested)
-        is_limited = changed.budget_nanos is not None or changed.budget_tokens is not None
-        return _Class(changed, request_options_of(changed), self._transform is None and named == inputs, is_limited)
+        return _Class(changed, request_options_of(changed), self._transform is None and named == inputs)
 
     def _sum_up(self, account: str, day: str, rows: Sequence[Sequence[float]]) -> None:
         """Add the rows of one day."""
@@ -423,17 +420,18 @@ def _choose(request: _Request, late_ms: IntArray, order: Sequence[int]) -> Outco
     own = request.own
     template = own.template or request.inputs
     forecast = request.after.forecast
-    all_fit = tokens.high <= forecast.least_room(template.max_output_tokens) and not tokens.images
-    check = None if all_fit and not own.is_limited else FitCheck(request.changed, forecast)
-    is_free = True
+    is_free = template.budget_nanos is None and template.budget_tokens is None and not tokens.images
+    all_fit = is_free and tokens.high <= forecast.least_room(template.max_output_tokens)
+    check = None if all_fit else FitCheck(request.changed, forecast)
+    is_refused = True
     try:
         for place in order:
             row = own.rows[place]
             if late_ms[place] > template.timeout_ms or row in forecast.open:
-                is_free = False
+                is_refused = False
             elif check is None or check.fits(row):
                 return Outcome(forecast.pool.ids[row])
-        if is_free and own.eligible is not None:
+        if is_refused and own.eligible is not None:
             return _refuse(request.changed, forecast, own.eligible)
     except CountTokens:
         pass
