@@ -20,6 +20,7 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal, Self
+from urllib.parse import unquote
 
 import pytest
 
@@ -188,7 +189,7 @@ class RedisServer(Server):
     def __init__(self, program: str = "redis-server", *, cluster: bool = False, **settings: str | int) -> None:
         super().__init__()
         user = f"default:{settings['requirepass']}@" if "requirepass" in settings else ""
-        self._greeting = f"AUTH {settings['requirepass']}\r\n".encode() if user else b""
+        self._password = str(settings.get("requirepass", ""))
         self.url = f"redis://{user}{HOST}:{self.port}/0"
         slots = {"cluster_enabled": "yes", "cluster_announce_ip": HOST} if cluster else {}
         given = {"port": self.port, "bind": HOST, "save": "", **slots, **settings}
@@ -203,7 +204,9 @@ class RedisServer(Server):
     def flush(self) -> None:
         """Delete all that it holds."""
         with socket.create_connection((HOST, self.port), PATIENCE_S) as connection:
-            connection.sendall(self._greeting + b"FLUSHALL\r\n")
+            for words in [["AUTH", unquote(self._password)]] * bool(self._password) + [["FLUSHALL"]]:
+                parts = b"".join(b"$%d\r\n%b\r\n" % (len(word.encode()), word.encode()) for word in words)
+                connection.sendall(b"*%d\r\n%b" % (len(words), parts))
             connection.shutdown(socket.SHUT_WR)
             answer = b"".join(iter(lambda: connection.recv(100), b""))
         assert answer.endswith(b"+OK\r\n"), answer

@@ -264,7 +264,7 @@ def test_any_walk_in_postgresql_agrees_with_a_dict(
 
 
 def test_the_memory_cache_stays_within_its_bytes(full: bool) -> None:
-    bound, many = (8_000_000, 1_000_000) if full else (1_000_000, 4_000)
+    bound, many = (8_000_000, 1_000_000) if full else (2_000_000, 7_000)
     clock, now = StillClock(), START
     cache = MemoryCache(max_bytes=bound, clock=clock)
     vector = np.zeros(64, np.float32)
