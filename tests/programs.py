@@ -58,12 +58,6 @@ class Program:
         """Wait for the next line of its standard output; what it died of, if it did."""
         return self.stdout.readline().strip() or self.stderr.read()
 
-    def output(self) -> str:
-        """What it prints until its end, which has to be a good one."""
-        output = self.stdout.read().strip()
-        self.end()
-        return output
-
     def kill(self) -> None:
         """Kill it, and wait for that."""
         self._process.kill()
