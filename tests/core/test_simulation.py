@@ -67,3 +67,21 @@ def test_choices_of_a_class_are_those_of_its_requests_alone(requests: list[Decis
         boards = [Boards(Pool(CATALOGUE, AS_OF)).of(HEALTH[request.health]) for request in page]
         expected = [decide_alone(request, board) for request, board in zip(page, boards, strict=True)]
         assert [request.outcome for request in simulation._decide(records)] == expected
+
+
+def test_expected_figures_are_without_the_workload_as_learned_by_then() -> None:
+    costs = []
+    for workload in (None, (4, 4)):
+        request = DecisionInput(
+            catalogue=CATALOGUE.id,
+            health="h0",
+            as_of=AS_OF,
+            tokens=TokenBounds(100, 100, 100),
+            rules=RULES,
+            workload=workload,
+        )
+        simulation = Simulation(SNAPSHOTS)
+        record = DecisionRecord("tr", f"{AS_OF}T00:00:00.000Z", request, "a/0", False, 0, 0, 0.0, None)
+        simulation.add("default", [record])
+        costs.append([simulation.costs.tolist(), simulation.latencies.tolist()])
+    assert costs[0] == costs[1]

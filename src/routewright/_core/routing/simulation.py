@@ -443,7 +443,9 @@ def _expected(yard: Board, inputs: wire.DecisionInput, model: str | None) -> tup
     board = yard.with_dials(request_options_of(inputs))
     if model is None or (row := board.pool.row.get(model)) is None:
         return 0, 0
-    return Ranking(RequestClass.of(inputs)).key(board.forecast, row)[2:4]
+    # Without the workload as learned by then, which moves all the time: the outcomes calibrate the figure.
+    usual = replace(inputs, workload=None)
+    return Ranking(RequestClass.of(usual)).key(board.forecast, row)[2:4]
 
 
 def _joined(sums: FloatArray, moments: Sequence[NDArray[np.generic]]) -> FloatArray:
