@@ -339,7 +339,7 @@ class Router:
 
         Raises ``ValidationFailed`` and ``NoCandidates`` (``BudgetExceeded``)."""
         engine = self._parts.engine
-        return at_once(engine.decision(engine.make_call(self._read(request, options), self._as(caller))))
+        return at_once(engine.decision(engine.make_call(self._read(request, options), self._rights(caller))))
 
     def check_policies(
         self, request: RequestLike = "Hello", *, caller: Caller | None = None, **options: Unpack[Options]
@@ -371,7 +371,7 @@ class Router:
             model = resolve_one(model, board.boards.aliases, board.pool.row, "model")
             counted = replace(decision_input, tokens=replace(decision_input.tokens, counted=True))
             return why_not(counted, board, model, parts.replays.applied_policy(decision_input))
-        call = engine.make_call(self._read(request, options), self._as(caller))
+        call = engine.make_call(self._read(request, options), self._rights(caller))
         model = resolve_one(model, call.fleet.aliases, call.board.pool.row, "model")
         return why_not(engine.deciding.count_tokens(call), call.board, model, call.applied_policy)
 
@@ -419,12 +419,10 @@ class Router:
 
         ``availability.status`` is ``unavailable`` if no provider serves it, it is disabled, or its vendor withdrew it;
         ``degraded`` if most recent calls failed, or a key of its provider was refused."""
-        caller = self._as(caller)
+        caller = self._rights(caller)
         fleet = self._parts.fleet(caller.environment)
-        models = fleet.models()
-        if caller.models is None:
-            return models
-        return [model for model in models if model.id in fleet.select(caller.models)]
+        ids = None if caller.models is None else fleet.select(caller.models)
+        return [model for model in fleet.models() if ids is None or model.id in ids]
 
     def model_names(self, *, caller: Caller | None = None) -> Mapping[str, str]:
         """Every name of a model, ids and aliases, with its id; also of those that the caller may not use."""
@@ -437,8 +435,8 @@ class Router:
 
     def policies(self, *, caller: Caller | None = None) -> list[Policy]:
         """The policies that ``policy_id`` can name, and the caller may use."""
-        policies = self._parts.engine.policy_table.policies
-        return [snapshot.policy for snapshot in policies if permits(self._as(caller), snapshot)]
+        caller = self._rights(caller)
+        return [policy.policy for policy in self._parts.engine.policy_table.policies if permits(caller, policy)]
 
     def reload_policies(self, policies: Sequence[Policy] | None = None) -> list[PolicyChanged]:
         """Replace all policies of this Router at once; without an argument by those now in the ``PolicyFile``. Running
@@ -661,7 +659,7 @@ class Router:
         read = self._read(request, options)
         if read.request.cache is None:
             read = replace(read, request=replace(read.request, cache=True))
-        call = engine.make_call(read, self._caller)
+        call = engine.make_call(read, self._rights(self._caller))
         await engine.decision(call)
         return call
 
@@ -679,6 +677,11 @@ class Router:
 
     def _as(self, caller: Caller | None) -> Caller:
         return self.caller if caller is None else self.resolve_caller(caller)
+
+    def _rights(self, caller: Caller | None) -> Caller:
+        """The caller with what its key may use (``Admissions.known_rights``)."""
+        caller = self._as(caller)
+        return caller if caller.key_id is None else self._parts.engine.admissions.known_rights(caller)
 
 
 def _declared(options: Options) -> Options:

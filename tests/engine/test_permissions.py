@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -192,6 +192,38 @@ async def test_a_caller_made_by_hand_has_what_its_key_has(
         assert (await here.router.route("hi", caller=caller, strategy="cost-optimized")).output == "big/one"
         await here.console.change_key("acme", new.key.id, models=None)
         assert (await here.router.route("hi", caller=caller, strategy="cost-optimized")).output == "tiny/one"
+
+
+CHEAPEST: dict[str, Any] = {"strategy": "cost-optimized"}
+WITHOUT_ADMISSION: dict[str, Callable[[Router, Caller], list[str]]] = {
+    "decide": lambda router, caller: [router.decide("hi", caller=caller, **CHEAPEST).model],
+    "decision": lambda router, caller: [router.prepare("hi", caller=caller, **CHEAPEST).decision.model],
+    "models": lambda router, caller: [model.id for model in router.models(caller=caller)],
+}
+"""Ways to learn of a model without a call."""
+
+
+@pytest.mark.parametrize("way", WITHOUT_ADMISSION)
+async def test_without_a_call_a_caller_made_by_hand_sees_the_models_of_its_key(way: str) -> None:
+    async with desk() as here:
+        new = await here.console.create_key("acme", name="x", models=["big/one"])
+        caller = Caller("acme", key_id=new.key.id)
+        await here.router.prepare("hi", caller=caller).decide()  # from now on this process knows the key
+        assert WITHOUT_ADMISSION[way](here.router, caller) == ["big/one"]
+
+
+async def test_without_a_call_a_caller_made_by_hand_names_nothing_but_its_keys() -> None:
+    async with desk() as here:
+        new = await here.console.create_key("acme", name="x", models=["big/one"], policies=["best"])
+        caller = Caller("acme", key_id=new.key.id)
+        await here.router.prepare("hi", caller=caller).decide()
+        assert [policy.name for policy in here.router.policies(caller=caller)] == ["best"]
+        with pytest.raises(PermissionDenied):
+            here.router.decide("hi", caller=caller, policy_id="tiny")
+        with pytest.raises(PermissionDenied):
+            here.router.why_not("hi", "big/two", caller=caller, models=["big/two"])
+        with pytest.raises(PermissionDenied):
+            await here.router.as_caller(caller).cache.explain("hi", models=["tiny/one"])
 
 
 async def test_a_key_gets_no_cached_answer_of_another_model() -> None:

@@ -124,9 +124,8 @@ class Admissions:
         deadline = started_at + (request.timeout_ms or self.default_timeout_ms) / 1000
         trace_id = self.ids("tr_")
         at = self.clock.time()
-        rights = caller
-        if left is not None and left.key is not None and (left.key.models or left.key.policies):
-            rights = narrow(caller, left.key)
+        key = None if left is None else left.key
+        rights = caller if key is None or not (key.models or key.policies) else narrow(caller, key)
         return Admission(
             self, read, caller, rights, run, left, patient, tokens, trace_id, at, started_at, deadline, self.event_id,
             tool,
@@ -138,6 +137,11 @@ class Admissions:
         if admission is not None and admission.left is None:
             await self.is_open(admission)
         return caller if admission is None else admission.rights
+
+    def known_rights(self, caller: Caller) -> Caller:
+        """The caller with what its key may use, as far as this process knows: for methods that admit no call."""
+        left = self.accounts.left(caller)
+        return caller if left is None or left.key is None else narrow(caller, left.key)
 
     def find_spent(self, caller: Caller, policy: Policy) -> SpentShares | None:
         """What a caller has spent of its limits, if the policy reads that and this process knows."""
@@ -285,8 +289,7 @@ class Admission(Struct, eq=False):
             raise unfit(self._shared.accounts, "look", "a Left", left)
         self.left = left = within_tags(left, self._read.request.metadata)
         self.is_unadmitted = False
-        if left.key is not None:
-            self.rights = narrow(self.caller, left.key)
+        self.rights = self.caller if left.key is None else narrow(self.caller, left.key)
         return left
 
     async def take(self, nanos: int = 0) -> wire.Grant | wire.Replay | wire.Short:

@@ -64,7 +64,7 @@ class Prepared:
     def decision(self) -> Decision:
         """The decision as of now (``Router.decide``), without counting in rate limits. Tokens are counted inline if
         need be; ``await decide()`` counts them in a thread."""
-        return at_once(self._decide(self.caller))
+        return at_once(self._decide(self._engine.admissions.known_rights(self.caller)))
 
     def run(self) -> Awaitable[Answer[Any]]:
         """Admit the request and answer it. Raises as ``Router.route``."""
