@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from routewright._core.analytics.comparison import LEAST, LEAST_P95, PolicyTraffic, Tally, difference, student, wilson
+from routewright._core.analytics.comparison import (
+    LEAST,
+    LEAST_GROUPS,
+    LEAST_P95,
+    PolicyTraffic,
+    Tally,
+    difference,
+    student,
+    wilson,
+)
+from routewright._core.analytics.rollup import bucket_of
 from routewright.wire import (
     Figure,
     PolicyVersion,
@@ -129,6 +139,24 @@ def width(figure: Figure) -> float:
     return figure.interval[1] - figure.interval[0]
 
 
+@pytest.mark.parametrize(("callers", "has_interval"), [(LEAST_GROUPS - 1, False), (LEAST_GROUPS, True)])
+def test_an_interval_takes_five_callers(callers: int, has_interval: bool) -> None:
+    figures = figures_of([(f"{number % callers}", number % 7, 1.0, None, False) for number in range(200)])
+    assert (figures.cost_usd.interval is not None) == has_interval
+
+
+@pytest.mark.parametrize("outliers", [0, 1])
+def test_latencies_of_one_bucket_have_intervals(outliers: int) -> None:
+    alike = [
+        latency for latency in (299 + number / 100 for number in range(1_000)) if bucket_of(latency) == bucket_of(303)
+    ]
+    assert len(alike) > 500, "they fill the bucket"
+    latencies = [*alike, *[alike[-1] + 1] * outliers]
+    figures = figures_of([(f"{number}", 1.0, latency, None, False) for number, latency in enumerate(latencies)])
+    for figure in (figures.p50_ms, figures.p95_ms):
+        assert figure.interval == (figure.value, figure.value)
+
+
 @pytest.mark.parametrize(("freedom", "exact"), [(4, 2.7764), (9, 2.2622), (29, 2.0452), (1_020, 1.9623)])
 def test_the_t_of_few_groups_is_students(freedom: int, exact: float) -> None:
     assert student(freedom) == pytest.approx(exact, rel=0.003)
@@ -214,11 +242,11 @@ def figure(value: float | None, half: float | None = None, count: int = 400) -> 
         ),
         (
             "feedback", figure(0.5, None, 3), figure(0.5, 0.1),
-            f"too few: 3 ratings of a version; it takes {LEAST} from as many callers",
+            f"too few: 3 ratings of a version; it takes at least {LEAST} from {LEAST_GROUPS} callers",
         ),
         (
             "p95_ms", figure(500.0, 9.0), figure(None),
-            f"too few: 0 requests of a version; it takes {LEAST_P95} from as many callers",
+            f"too few: 0 requests of a version; it takes at least {LEAST_P95} from {LEAST_GROUPS} callers",
         ),
     ],
 )  # fmt: skip

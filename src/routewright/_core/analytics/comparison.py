@@ -1,6 +1,6 @@
 """Compares versions of a policy by the requests that they served, with 95 % intervals.
 
-A share assigns whole callers to a version, and requests of one caller are alike. They are no independent samples, so a
+A share assigns whole callers to a version, and requests of one caller are alike. They are not independent, so a
 ``Tally`` adds them up by *unit*: the value that the share is assigned by, else the request itself. Units are put into a
 thousand random groups, which bounds the memory.
 
@@ -29,7 +29,8 @@ from routewright.wire import Difference, Figure, VersionFigures
 from .rollup import add_to, bucket_of, latency_in, quantile
 
 GROUPS = 1_021  # prime, because the low bits of the checksum hardly vary
-LEAST, LEAST_GROUPS = 30, 5
+LEAST = 30
+LEAST_GROUPS = 5
 LEAST_P95 = 73  # of fewer requests, the largest one is below the 95th percentile too often: 0.95 ** 73 < 2.5 %
 Z = 1.959964  # 97.5 % of the normal distribution lie below
 COLUMNS = {"cost_usd": (0, 1), "error_rate": (0, 2), "latency_ms": (3, 4), "feedback": (5, 6)}
@@ -53,9 +54,9 @@ class Tally:
 
     def add(self, unit: str, cost_usd: float, latency_ms: float | None, score: float | None, *, failed: bool) -> None:
         """Count a request. ``latency_ms``: None unless it was completed. ``score``: None unless it was rated."""
-        took = (0, 0.0) if latency_ms is None else (1, latency_ms)
-        rated = (0, 0.0) if score is None else (1, score)
-        add_to(self.sums, adler32(unit.encode()) % GROUPS, (1, cost_usd, failed, *took, *rated), keep=True)
+        latency = (0, 0.0) if latency_ms is None else (1, latency_ms)
+        rating = (0, 0.0) if score is None else (1, score)
+        add_to(self.sums, adler32(unit.encode()) % GROUPS, (1, cost_usd, failed, *latency, *rating), keep=True)
         if latency_ms is not None:
             self.latencies[bucket_of(latency_ms)] += 1
 
@@ -80,10 +81,11 @@ class Tally:
     def _quantile(self, share: float, least: int) -> Figure:
         mean = self._mean("latency_ms")
         interval = None
-        if mean.interval is not None:
+        if mean.value is not None and mean.interval is not None:
             latencies = [latency_in(bucket) for bucket in self.latencies]
             variance = float(np.cov(latencies, fweights=[*self.latencies.values()], ddof=0))
-            count = _effective(mean.count, (mean.interval[1] - mean.interval[0]) / 2, variance)
+            within = (0.02 * mean.value) ** 2 / 12  # a bucket is 2 % wide; test_latencies_of_one_bucket_have_intervals
+            count = _effective(mean.count, (mean.interval[1] - mean.interval[0]) / 2, variance + within)
             if count >= least:
                 low, high = wilson(share, count)
                 interval = quantile(self.latencies, low), quantile(self.latencies, high)
@@ -115,20 +117,20 @@ def difference(name: str, base: Figure, shared: Figure) -> Difference:
     count = min(base.count, shared.count)
     few = f"too few: {count} {'ratings' if name == 'feedback' else 'requests'} of a version;"
     if base.interval is None or shared.interval is None:
-        verdict = f"{few} it takes {LEAST_P95 if name == 'p95_ms' else LEAST} from as many callers"
+        verdict = f"{few} it takes at least {LEAST_P95 if name == 'p95_ms' else LEAST} from {LEAST_GROUPS} callers"
         return Difference(change=Figure(new - old if count else None, None, count), significant=False, verdict=verdict)
     low = new - old - hypot(new - shared.interval[0], base.interval[1] - old)
     high = new - old + hypot(shared.interval[1] - new, old - base.interval[0])
     significant = not low <= 0 <= high
     absolute = MATTERS_ABSOLUTELY.get(name)
     matters = absolute or MATTERS * max(old, new)
-    shown = f"{absolute:g}" if absolute else f"{100 * MATTERS:g} %"
+    threshold = f"{absolute:g}" if absolute else f"{100 * MATTERS:g} %"
     if significant:
         verdict = "higher" if low > 0 else "lower"
     elif max(-low, high) <= matters:
-        verdict = f"no difference above {shown}"
+        verdict = f"no difference above {threshold}"
     else:  # with half this interval it would be one of the two above
-        verdict = f"{few} a difference of {shown} takes about {ceil(count * ((high - low) / matters) ** 2):,}"
+        verdict = f"{few} a difference of {threshold} takes about {ceil(count * ((high - low) / matters) ** 2):,}"
     return Difference(change=Figure(new - old, (low, high), count), significant=significant, verdict=verdict)
 
 
@@ -159,8 +161,8 @@ class PolicyTraffic:
         if len(assigned) > 1:
             start = max(1, self._age(assigned[0])[0])  # the share began when the newest of its versions was published
             figures = {label: self._figures(label, start) for label in assigned}
-            tried = figures.pop(shared if shared in assigned else assigned[0])
-            share = _share(max(figures.values(), key=lambda entry: entry.requests), tried)
+            shared_figures = figures.pop(shared if shared in assigned else assigned[0])
+            share = _share(max(figures.values(), key=lambda entry: entry.requests), shared_figures)
         return wire.PolicyComparison(name=name, since=since, versions=versions, share=share)
 
     def _age(self, label: str) -> tuple[int, str]:
