@@ -195,6 +195,17 @@ def test_show_prints_the_standing_of_an_account(acme: str, capsys: Capture) -> N
     assert shown["keys"][0]["total"]["percent"] == 62.5
 
 
+def test_show_prints_the_day_and_week_of_keys_that_limit_them(acme: str, capsys: Capture) -> None:
+    make_key(capsys, "--weekly-limit", "9")
+    assert main(["accounts", "show", acme]) == 0
+    assert capsys.readouterr().out.splitlines()[-2].endswith("  month reserved  week spent  week limit")
+    make_key(capsys, "--daily-limit", "2")
+    assert main(["accounts", "show", acme]) == 0
+    *_, head, one, other = capsys.readouterr().out.splitlines()
+    assert head.endswith("  month reserved  day spent  day limit  week spent  week limit")
+    assert {(*line.split()[-2:],) for line in (one, other)} == {("$0", "$9"), ("$0", "$2")}
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [

@@ -124,7 +124,8 @@ async def _show_account(args: Namespace, screen: Screen, console: Console) -> No
         for key in standing.keys
     ]
     tags: list[Line | Table] = [Line(), listing(tag_rows, f"tag {_PURSE}")] if tag_rows else []
-    key_table = listing(keys, _STANDING, dim_after("revoked_at"))
+    periods = [f" {of}.spent_usd {of}.limit_usd" for of in ("day", "week") if any(key[of] for key in keys)]
+    key_table = listing(keys, "".join((_STANDING, *periods)), dim_after("revoked_at"))
     screen.report({**record, "tags": tag_rows, "keys": keys}, fields(record), *tags, Line(), key_table)
 
 
