@@ -354,7 +354,7 @@ def test_a_refusal_shows_the_models_over_budget(capsys: Capture) -> None:
         (["traces", "lst"], "usage: routewright traces ", "; did you mean ls?"),
         (["route", "--goal", "qualty", "x"], "usage: routewright route ", "; did you mean quality?"),
         (["route", "--max-cost", "much", "x"], "usage: routewright route ", "'much' is not a number, such as 0.1"),
-        (["policies", "simulate", "x", "--since", "-7d", "--nope"], "usage: ", "unrecognized arguments: --nope"),
+        (["traces", "ls", "--since", "-7d"], "usage: ", "--since: expected a value that does not begin with '-'"),
         (["route", "--metadata", "x", "y"], "usage: routewright route ", "'x' is not KEY=VALUE"),
     ],
 )

@@ -241,7 +241,6 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **rest: Any) -> None:
         rest |= {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
         super().__init__(*args, **rest)
-        self._negative_number_matcher = re.compile(r"-\d")  # also "--since -7d" is a value, whose error says more
 
     def _offer(self, verbs: dict[str, Verb]) -> None:
         self.usage = f"{self.prog} COMMAND [OPTIONS]"
@@ -267,6 +266,7 @@ class Parser(argparse.ArgumentParser):
         """Print an error and exit. API keys and passwords are masked."""
         if choice := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message):
             message += _did_you_mean(choice[1], re.findall(r"[\w-]+", choice[2]))
+        message = message.replace("expected one argument", "expected a value that does not begin with '-'")
         message = re.sub(r"invalid float value: ('.*')", r"\1 is not a number, such as 0.1", message)
         super().error(without_passwords(without_keys(message)))
 
