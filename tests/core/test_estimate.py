@@ -108,6 +108,12 @@ def test_a_model_without_outcomes_widens_the_interval_and_has_none() -> None:
     assert unknown.after.high - unknown.after.low > 1.3 * (known.after.high - known.after.low)
 
 
+def test_no_change_is_below_minus_100_percent() -> None:
+    _, figures = World(3, [[1.0, 0.0, 0.0]] * 3, [[0.0, 0.0, 1.0]] * 3, sigma=2.5).estimate(30)
+    assert figures.change is not None
+    assert figures.change.low == -1 < figures.change.value
+
+
 def test_few_outcomes_count_in_part() -> None:
     rare = [[0.99, 0.005, 0.005]] * 3
     calibration, _ = World(4, rare, DRAFT).estimate(1_000)

@@ -158,7 +158,7 @@ class Calibration:
             rate = totals[1] / totals[0]
             same = np.array([[cell.before == cell.after] for cell, _ in self.cells])
             spread = after.minus(before, rate, same).deviation(sums) / totals[0]
-            change = wire.Estimate(rate - 1, rate - 1 - Z * spread, rate - 1 + Z * spread)
+            change = wire.Estimate(rate - 1, max(-1.0, rate - 1 - Z * spread), rate - 1 + Z * spread)
         return Figures(
             _estimate(totals[0], before.deviation(sums)), _estimate(totals[1], after.deviation(sums)), change
         )
