@@ -218,3 +218,12 @@ def test_a_wrong_key_of_a_price_is_compared_with_those_of_prices(line: str, said
     with pytest.raises(ValidationFailed) as refused:
         Catalogue.load(path)
     assert f"models.toml: prices['openai/gpt-4.1'].{said}" in str(refused.value)
+
+
+def test_prices_of_a_model_of_your_own_are_sent_to_its_entry(tmp_path: Path) -> None:
+    path = tmp_path / "models.toml"
+    path.write_text('[prices."mine/mistral-large"]\ninput_usd = 1\noutput_usd = 1\n')
+    with pytest.raises(
+        ValidationFailed, match=r"; did you mean 'mistral/.*'\? or give it an entry under \[\[models\]\]"
+    ):
+        Catalogue.load(path)

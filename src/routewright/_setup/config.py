@@ -260,7 +260,7 @@ def _check_known(path: str, model: str, known: set[str], below: Sequence[str] = 
         return
     if model in below:
         raise ValidationFailed.at(path, f"{model!r} is defined below it", "name a model that is defined above")
-    hint = did_you_mean(model, known) or "give it an entry under models"
+    hint = " or ".join(filter(None, (did_you_mean(model, known), "give it an entry under [[models]]")))
     raise ValidationFailed.at(path, f"unknown model {quoted(model)}", hint)
 
 
