@@ -113,7 +113,7 @@ async def test_without_a_limit_or_an_account_nothing_is_near() -> None:
     async with router(MemoryStorage(), prepaid=False) as opened:
         for caller in (ACME, Caller()):
             reply = await opened.route("hi", caller=caller, policy_id="careful")
-            assert (reply.output, input_of(reply).spent) == ("mine/dear", None)
+            assert (reply.output, input_of(reply).spent) == ("mine/dear", SpentShares())
 
 
 async def test_the_limit_of_a_key_counts_too() -> None:

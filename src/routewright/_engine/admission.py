@@ -144,9 +144,8 @@ class Admissions:
         return caller if left is None or left.key is None else narrow(caller, left.key)
 
     def find_spent(self, caller: Caller, policy: Policy) -> SpentShares | None:
-        """What a caller has spent of its limits, if the policy reads that and this process knows."""
-        shares = self.accounts.spent_shares(caller) if reads_limits(policy) else None
-        return msgspec.convert(shares, SpentShares) if shares else None
+        """What a caller has spent of its limits, as far as this process knows. None: the policy does not read it."""
+        return msgspec.convert(self.accounts.spent_shares(caller) or {}, SpentShares) if reads_limits(policy) else None
 
     async def is_open(self, admission: Admission) -> bool:
         """Look up an unknown caller. True if nothing limits the call. A caller that had no account before is not held

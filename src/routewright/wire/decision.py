@@ -200,7 +200,7 @@ class DecisionInput(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     policy_class: str = ""
     """Name of the class of ``policy`` that applied, if any."""
     spent: SpentShares | None = None
-    """What the classes of ``policy`` read of the caller's limits. None: they read nothing, or nothing is limited."""
+    """What the classes of ``policy`` read of the caller's limits. None: they read nothing."""
     requested: Requested | None = None
     """What the request itself set, if a policy applied. Decides nothing and is not part of the digest."""
 
