@@ -17,11 +17,21 @@ from msgspec.structs import replace
 from routewright import Catalogue, Console, MemoryStorage, Policy, Pricing, Router, SqliteStorage
 from routewright.errors import NotFound, ValidationFailed
 from routewright.testing import FakeClock, ScriptedProvider
-from routewright.wire import SYSTEM_ACCOUNT, Budget, Caller, PolicyClass, PolicyMatch, PolicyRecord, PutPolicyRecord
+from routewright.wire import (
+    SYSTEM_ACCOUNT,
+    Budget,
+    Caller,
+    PolicyClass,
+    PolicyMatch,
+    PolicyRecord,
+    PutPolicyRecord,
+)
 
 from .traffic import BIG, DRAFT, LIVE, MODELS, SMALL, TINY, Lengths, router_of, serve
 
 pytestmark = pytest.mark.anyio
+
+NO_MATCH = "no stored production request matches; the sandbox is left out"
 
 
 async def console_over(
@@ -293,7 +303,40 @@ async def test_what_if_without_a_model() -> None:
 
 async def test_a_draft_of_own_models_without_traffic_says_that_nothing_matches() -> None:
     report = await Console(MemoryStorage()).simulate(DRAFT)
-    assert (report.requests, report.problem) == (0, "no stored request matches")
+    assert (report.requests, report.problem) == (0, NO_MATCH)
+
+
+async def test_the_problem_says_that_the_sandbox_is_left_out() -> None:
+    console, _ = await console_over((40, {"caller": Caller(environment="sandbox")}))
+    for filter in ("", "environment=sandbox"):
+        for report in (await console.simulate(LIVE, filter=filter), await console.what_if(filter=filter)):
+            assert (report.requests, report.problem) == (0, NO_MATCH)
+
+
+async def test_what_if_over_no_request_blames_no_model() -> None:
+    console, _ = await console_over((40, {}))
+    for models in ([BIG.id], ["big/on"]):
+        report = await console.what_if(only=models, filter="metadata.team=nobody")
+        assert (report.requests, report.problem) == (0, NO_MATCH)
+
+
+async def test_an_unknown_account_is_an_error() -> None:
+    console, _ = await console_over((40, {"caller": Caller("tenant")}))
+    await console.create_account("acme")
+    assert (await console.simulate(LIVE, account="tenant")).requests == 40  # not created, but it has traces
+    assert (await console.what_if(account="acme")).requests == 0
+    with pytest.raises(ValidationFailed, match="account: unknown account 'acne'; did you mean 'acme'"):
+        await console.simulate(LIVE, account="acne")
+    with pytest.raises(ValidationFailed, match="account: unknown account 'zzz'; known: 'default', 'acme'"):
+        await console.what_if(account="zzz")
+
+
+async def test_a_price_of_an_unknown_model_is_an_error() -> None:
+    console, _ = await console_over((40, {}))
+    misspelt = Catalogue().overlaid([{"id": "big/oen", "pricing_per_1m": Pricing(10.0, 40.0)}])
+    with pytest.raises(ValidationFailed, match="prices: unknown model 'big/oen'; did you mean 'big/one'"):
+        await console.what_if(prices=misspelt)
+    assert (await console.what_if(prices=Catalogue())).problem is None  # bundled models that no request could take
 
 
 async def test_what_if_at_other_prices() -> None:

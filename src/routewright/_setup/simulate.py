@@ -95,14 +95,16 @@ class Simulator:
         await self._find_accounts()
         selection = self._select(*self._terms)
         known = [model.id for model in await self._find_models(selection)]
-        for path, names in (("without", without), ("only", only)):
+        bundled = {model.id for model in self._models}  # prices of models that no request could take change nothing
+        priced = [model.id for model in prices or () if model.id not in bundled]
+        for path, names in (("without", without), ("only", only), ("prices", priced)):
             if isinstance(names, str):
                 raise ValidationFailed.at(path, f"is {shown(names)}", "pass a list of model ids")
-            for name in names:
+            for name in names if self._has_traces else ():
                 if name not in known:
                     hint = did_you_mean(name, known) or f"known: {listed(known)}"
                     raise ValidationFailed.at(path, f"unknown model {shown(name)}", hint)
-        if not any(name not in without and (not only or name in only) for name in known):
+        if self._has_traces and not any(name not in without and (not only or name in only) for name in known):
             raise ValidationFailed.at("without", "leaves no model", "keep one or more")
         transform = _transform(without, only, prices) if without or only or prices is not None else None
         simulation = await self._run(
@@ -117,7 +119,13 @@ class Simulator:
 
     async def _find_accounts(self) -> None:
         accounts = await read_accounts(self._storage)
-        self._accounts = accounts if self._account is None else {self._account: accounts.get(self._account)}
+        name = self._account
+        if name is not None:
+            if name not in accounts and not await self._storage.scan(name, wire.Decisions(), after=None, limit=1):
+                hint = did_you_mean(name, accounts) or f"known: {listed([*accounts])}"
+                raise ValidationFailed.at("account", f"unknown account {shown(name)}", hint)
+            accounts = {name: accounts.get(name)}
+        self._accounts = accounts
 
     async def _find_models(self, selection: wire.Decisions) -> Sequence[wire.Model]:
         """The models of the catalogue that the newest of the traces names. Its health is the yardstick."""
@@ -263,7 +271,7 @@ def _drifts(simulation: Simulation) -> list[wire.Drift]:
 def _problem(simulation: Simulation, calibration: Calibration, drifts: Sequence[wire.Drift]) -> str | None:
     """Why nothing can be claimed, if so."""
     if not simulation.requests:
-        return "no stored request matches"
+        return "no stored production request matches; the sandbox is left out"
     if sum(calibration.outcomes.values()) < ENOUGH:
         return f"requests with an outcome: {sum(calibration.outcomes.values())}; at least {ENOUGH} are needed"
     if unpriced := {model for _, model in simulation.unpriced}:
