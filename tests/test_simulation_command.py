@@ -212,6 +212,12 @@ def test_a_gate_fails_where_nothing_is_claimed(capsys: Capture, simulations: Sim
     simulations.report = replace(DRIFTED, requests=0, refusals=[], rerouted=0, problem="no stored request matches")
     said = shown(capsys, "policies", "simulate", "desk", "--fail-if", "rerouted>50%", code=1)
     assert "rerouted>50% fails: nothing is claimed; no stored request matches" in said
+    unknown = replace(DRIFTED, rerouted_share=None, refused_share=None, problem="spending is unknown")
+    simulations.report = unknown
+    for metric in ("rerouted", "refusals"):
+        said = shown(capsys, "policies", "simulate", "desk", "--fail-if", f"{metric}>50%", code=1)
+        assert f"{metric}>50% fails: nothing is claimed; spending is unknown" in said
+        assert "rerouted  " not in said
     simulations.report = DRIFTED
     capsys.readouterr()
     assert main([*argv, "--json"]) == 1

@@ -24,6 +24,7 @@ from routewright.wire import (
     PolicyClass,
     PolicyMatch,
     PolicyRecord,
+    PolicyWhen,
     PutPolicyRecord,
 )
 
@@ -329,6 +330,31 @@ async def test_an_unknown_account_is_an_error() -> None:
         await console.simulate(LIVE, account="acne")
     with pytest.raises(ValidationFailed, match="account: unknown account 'zzz'; known: 'default', 'acme'"):
         await console.what_if(account="zzz")
+
+
+@pytest.mark.parametrize(("gold", "unknown"), [(0, 0), (5, 0), (40, 40)])
+async def test_nothing_is_claimed_if_what_callers_had_spent_is_unknown(gold: int, unknown: int) -> None:
+    console, _ = await console_over(
+        (100 - gold, {"metadata": {"tier": "free"}}), (gold, {"metadata": {"tier": "gold"}})
+    )
+    saving = PolicyClass(
+        match=PolicyMatch(metadata={"tier": "gold"}), when=PolicyWhen(spent_of_month=">0.5"), models=[SMALL.id]
+    )
+    report = await console.simulate(replace(LIVE, classes=[saving]))
+    assert report.unknown_spent == gold
+    claims = report.rerouted_share, report.refused_share, report.cost_change
+    assert [claim is None for claim in claims] == [bool(unknown)] * 3
+    problem = "for 40 of the requests it is unknown how much of its limits the caller had spent, which 'when' needs; "
+    assert (report.problem or "").startswith(problem if unknown else "")
+    assert (report.problem is not None) == bool(unknown)
+
+
+async def test_callers_without_limits_have_spent_no_unknown_part() -> None:
+    saving = PolicyClass(when=PolicyWhen(spent_of_month=">0.5"), models=[SMALL.id])
+    policy = replace(LIVE, classes=[saving])
+    console, _ = await console_over((40, {}), policy=policy)
+    report = await console.simulate(policy)
+    assert (report.unknown_spent, report.problem) == (0, None)
 
 
 async def test_a_price_of_an_unknown_model_is_an_error() -> None:

@@ -171,9 +171,12 @@ def class_of(
     return policy, ""
 
 
-def reads_limits(policy: wire.Policy) -> bool:
-    """True if a class of the policy depends on what the caller has spent."""
-    return any(policy_class.when is not None for policy_class in policy.classes or ())
+def reads_limits(policy: wire.Policy, metadata: Mapping[str, object] | None = None) -> bool:
+    """True if a class of the policy depends on what the caller has spent. ``metadata`` None: a class for any."""
+    return any(
+        policy_class.when is not None and (metadata is None or _matches(policy_class.match, metadata))
+        for policy_class in policy.classes or ()
+    )
 
 
 def _matches(match: wire.PolicyMatch | None, metadata: Mapping[str, object]) -> bool:

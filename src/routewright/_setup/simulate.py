@@ -31,7 +31,7 @@ _TOP = 10  # pairs of models in a report
 _ACCOUNTS = 5
 _SHARE = 0.05
 """Models with less of the cost do not make a report worthless if their answers drift, nor do those with less of the
-requests if nothing is known of their times."""
+requests if nothing is known of their times. The same goes for requests whose spending is unknown."""
 _STARTS: dict[wire.Period, Callable[[str], str]] = {"day": str, "week": monday_of, "month": "{:.7}-01".format}
 """First day of a day's period."""
 
@@ -195,8 +195,8 @@ class Simulator:
             "requests": simulation.requests,
             "skipped": simulation.skipped,
             "rerouted": rerouted,
-            "rerouted_share": _share(rerouted, simulation.requests),
-            "refused_share": _share(sum(refused[name, True] for name in constraints), simulation.requests),
+            "rerouted_share": _share(rerouted, simulation),
+            "refused_share": _share(sum(refused[name, True] for name in constraints), simulation),
             "reroutes": [wire.Reroute(*pair, count) for pair, count in ranked[:_TOP]],
             "actual_cost_usd": usd(simulation.actual_nanos),
             **_named("cost", "usd", costs, 1e-9),
@@ -248,9 +248,11 @@ def _scaled(estimate: wire.Estimate, factor: float) -> wire.Estimate:
     return wire.Estimate(estimate.value * factor, estimate.low * factor, estimate.high * factor)
 
 
-def _share(count: int, requests: int) -> wire.Estimate:
+def _share(count: int, simulation: Simulation) -> wire.Estimate | None:
+    """The share of the requests. None: it is unknown where they would go."""
+    requests = simulation.requests
     share = count / max(requests, 1)
-    return wire.Estimate(share, *wilson(share, requests))
+    return None if simulation.unknown_spent > _SHARE * requests else wire.Estimate(share, *wilson(share, requests))
 
 
 def _drifts(simulation: Simulation) -> list[wire.Drift]:
@@ -272,6 +274,11 @@ def _problem(simulation: Simulation, calibration: Calibration, drifts: Sequence[
     """Why nothing can be claimed, if so."""
     if not simulation.requests:
         return "no stored production request matches; the sandbox is left out"
+    if (unknown := simulation.unknown_spent) > _SHARE * simulation.requests:
+        return (
+            f"for {unknown} of the requests it is unknown how much of its limits the caller had spent, which 'when' "
+            "needs; make the draft the policy's shadow, so that traces record it"
+        )
     if sum(calibration.outcomes.values()) < ENOUGH:
         return f"requests with an outcome: {sum(calibration.outcomes.values())}; at least {ENOUGH} are needed"
     if unpriced := {model for _, model in simulation.unpriced}:

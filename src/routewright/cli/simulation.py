@@ -51,7 +51,7 @@ async def _what_if(args: Namespace, screen: Screen, console: Console) -> None:
 def figures_page(title: str, report: SimulationReport | WhatIfReport) -> Iterator[Block]:
     """What changes: figures with intervals, requests that go elsewhere, and what limits the figures."""
     head = f"{title}: {with_count(report.requests, 'request')} since {cell('_at', report.since)}"
-    rerouted = f"{report.rerouted:,} ({percent(report.rerouted_share.value)})"
+    rerouted = report.rerouted_share and f"{report.rerouted:,} ({percent(report.rerouted_share.value)})"
     summary = {"rerouted": rerouted, **pick(report, "actual_cost_usd"), "not repeatable": report.skipped or None}
     yield from (Line(head, "title"), Line(), fields(summary), Line())
     if report.problem is None:

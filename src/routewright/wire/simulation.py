@@ -87,9 +87,9 @@ class Simulated(Struct, frozen=True, kw_only=True):
     rules decided."""
     rerouted: int
     """Requests that would go to another model, or be refused, or no longer be refused."""
-    rerouted_share: Estimate
-    """Their share of all requests, with Wilson's interval. So is the next one."""
-    refused_share: Estimate
+    rerouted_share: Estimate | None
+    """Their share of all requests, with Wilson's interval. So is the next one. None: the choices are unknown, too."""
+    refused_share: Estimate | None
     """Share of requests that would newly be refused."""
     reroutes: list[Reroute]
     """The most frequent pairs, most frequent first."""
@@ -127,8 +127,8 @@ class SimulationReport(Simulated, frozen=True, kw_only=True):
     """The accounts whose cost rises most, largest rise first. Requests that would newly be refused are left out."""
     examples: list[SimulationExample]
     unknown_spent: int
-    """Requests of which it is not known how much of its limits the caller had spent. Rules that ask for it did not
-    apply."""
+    """Requests of which it is not known how much of its limits the caller had spent, though a class depends on it. The
+    class did not apply. Above 5 % of the requests nothing is claimed."""
 
 
 class WhatIfReport(Simulated, frozen=True, kw_only=True):

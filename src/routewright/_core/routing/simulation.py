@@ -132,7 +132,6 @@ class Simulation:
         """By model: expected output tokens when it first answered, and whether they were learned before."""
         self._snapshots = snapshots
         self._policy = policy
-        self._reads_limits = policy is not None and reads_limits(policy.policy)
         self._transform = transform
         self._hits_call = hits_call
         self._latest: LruCache[tuple[str, str], _Moment] = LruCache(8)
@@ -255,11 +254,10 @@ class Simulation:
         """The class of a request afterwards."""
         variant = self._policy
         metadata: Mapping[str, object] = {}
-        if variant is not None:
-            self.unknown_spent += self._reads_limits and inputs.spent is None
-            if variant.classes:
-                metadata = json.decode(record.metadata) if record.metadata else {}
-                variant, _ = class_of(variant, metadata, inputs.spent)
+        if variant is not None and variant.classes:
+            metadata = json.decode(record.metadata) if record.metadata else {}
+            self.unknown_spent += inputs.spent is None and reads_limits(variant.policy, metadata)
+            variant, _ = class_of(variant, metadata, inputs.spent)
         estimate = inputs.tokens.estimate
         size = SIZE_CLASSES[estimate] if estimate < len(SIZE_CLASSES) else size_class(estimate)
         same = replace(inputs, tokens=_NO_TOKENS, health="", warm=(), quality=None, spent=None, assignment="")
