@@ -17,7 +17,7 @@ from ._core import publication
 from ._core.accounts.terms import describe, publication_terms
 from ._core.model_selector import ModelIndex, select_models
 from ._core.outcome import event_of
-from ._core.policy import check_apart, check_policy, next_label, policy_id, resolve, version_of
+from ._core.policy import check_apart, check_policy, next_label, resolve, version_of
 from ._core.publication import STORAGE
 from ._engine.storage import GuardedStorage, read_accounts
 from ._engine.webhooks import wake
@@ -30,6 +30,7 @@ from .catalogue import Catalogue
 from .errors import NotFound, Problem, RouterError, UnsupportedWrite, ValidationFailed, renaming
 from .protocols import Clock, Storage
 from .wire import SYSTEM_ACCOUNT, Policy, PolicyChanged, PolicyDiff, PolicyRecord, PolicyShare, PolicyVersion
+from .wire.ids import policy_id
 from .wire.problems import did_you_mean, listed, shown
 from .wire.timestamps import timestamp
 

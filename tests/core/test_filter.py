@@ -32,6 +32,7 @@ from routewright._core.trace.filter import (
 )
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Environment, FilterOp, Selection, Term, TraceItem, TraceKind, TraceStatus
+from routewright.wire.ids import policy_id
 from tests.tables import table
 
 from .trace_fields import USUAL
@@ -296,6 +297,14 @@ def test_every_key_reads_its_field(key: str) -> None:
     assert (keeps(f"{key}={asked}", with_it), keeps(f"{key}={asked}", without)) == (True, False)
     assert (keeps(f"{key}!={asked}", with_it), keeps(f"{key}!={asked}", without)) == (False, True)
     assert key in {*TraceItem.__struct_fields__, "model", "provider"}
+
+
+def test_a_policy_is_selected_by_its_id_or_by_the_name_that_the_id_comes_from() -> None:
+    trace = item(policy_id=policy_id("support"))
+    for value in ("support", policy_id("support")):
+        assert (keeps(f"policy_id={value}", trace), keeps(f"policy_id!={value}", trace)) == (True, False)
+        assert (keeps(f"policy_id={value}", item()), keeps(f"policy_id!={value}", item())) == (False, True)
+    assert not keeps("policy_id=sales", trace)
 
 
 @table("key", OPEN)

@@ -19,7 +19,6 @@ from routewright._core.policy import (
     find_policy,
     next_label,
     own_version,
-    policy_id,
     resolve,
     version_write,
 )
@@ -38,6 +37,7 @@ from routewright.wire import (
     PutPolicyVersion,
     RouteRequest,
 )
+from routewright.wire.ids import policy_id
 from tests.tables import table
 
 from .policies import publish

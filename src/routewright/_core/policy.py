@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from hashlib import blake2b
 from typing import NamedTuple, TypeVar, get_args
 
 from msgspec.structs import asdict, astuple, replace
@@ -13,7 +12,7 @@ from msgspec.structs import asdict, astuple, replace
 from routewright import wire
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire.conversion import rebuild
-from routewright.wire.ids import ALPHABET
+from routewright.wire.ids import policy_id
 from routewright.wire.json_scan import quoted
 from routewright.wire.problems import Problems, as_attribute, did_you_mean, listed, shown
 
@@ -27,12 +26,6 @@ N = TypeVar("N", int, float)
 _OF = "spent_of_"  # fields of ``PolicyWhen`` begin like this
 _CONDITION = re.compile(r"(>=|<=|>|<) *(0(?:\.\d{1,6})?|1(?:\.0{1,6})?)")
 _COMPARISONS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
-
-
-def policy_id(name: str) -> str:
-    """Default id of a policy: ``pol_`` and 26 characters from the hash of its name."""
-    number = int.from_bytes(blake2b(name.encode(), digest_size=17).digest(), "big")
-    return "pol_" + "".join(ALPHABET[(number >> shift) & 31] for shift in range(0, 130, 5))
 
 
 def check_policy(policy: object, place: int) -> wire.Policy:

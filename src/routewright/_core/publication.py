@@ -11,10 +11,11 @@ from msgspec.structs import replace
 
 from routewright import wire
 from routewright.errors import ValidationFailed
+from routewright.wire.ids import policy_id
 from routewright.wire.json_scan import quoted
 
 from .catalogue.models import content_id
-from .policy import name_of, policy_id, vary
+from .policy import name_of, vary
 from .routing.scoring import WEIGHTS
 
 T = TypeVar("T")

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from routewright import wire
 from routewright._core.analytics.comparison import PolicyTraffic
-from routewright._core.policy import policy_id
 from routewright._engine.storage import read_accounts
 from routewright._runtime.loop import in_thread
 from routewright.errors import NotFound
 from routewright.protocols import Clock, Storage
+from routewright.wire.ids import policy_id
 from routewright.wire.problems import shown
 
 from .arguments import check_account

@@ -1,4 +1,4 @@
-"""Ids of traces and requests, and ``traceparent`` as W3C Trace Context has it."""
+"""Ids of traces, requests and policies, and ``traceparent`` as W3C Trace Context has it."""
 
 from __future__ import annotations
 
@@ -27,6 +27,12 @@ def milliseconds_of(id: str) -> int:
             return 0
         number = number << 5 | value
     return number
+
+
+def policy_id(name: str) -> str:
+    """Default id of a policy: ``pol_`` and 26 characters from the hash of its name."""
+    number = int.from_bytes(blake2b(name.encode(), digest_size=17).digest(), "big")
+    return "pol_" + "".join(ALPHABET[(number >> shift) & 31] for shift in range(0, 130, 5))
 
 
 def is_trace_id(text: str) -> bool:

@@ -71,6 +71,7 @@ from routewright.wire import (
     Write,
     Written,
 )
+from routewright.wire.ids import policy_id
 
 Counts = UsageCounts | CacheCounts | FallbackCounts | LatencyCounts
 
@@ -194,7 +195,7 @@ def random_trace(rng: Random, number: int, account: str = "default") -> Trace:
         number, account=account,
         created_at=f"{rng.choice(HOURS)}:{rng.choice(('00:00.000', '30:00.000', '59:59.999'))}Z",
         status=rng.choice(_STATUSES), kind=rng.choice(("route", "agent")), environment=_ENVIRONMENTS[number % 2],
-        selected_model=rng.choice(_MODELS), policy_id=rng.choice((None, "pol_1", "it's")),
+        selected_model=rng.choice(_MODELS), policy_id=rng.choice((None, "pol_1", "it's", policy_id("support"))),
         policy_version=rng.choice(("p@2026-11-20", "p@2026-11-20.2")),
         goal=rng.choice(("cost", "quality")), strategy=rng.choice(("balanced", "quality-first")),
         error=rng.choice(_ERRORS), cache_hit=rng.random() < 0.2, fallback_used=rng.random() < 0.3,
@@ -229,7 +230,7 @@ def all_terms() -> list[Term]:
     held: dict[str, tuple[Any, ...]] = {
         "model": ("", "a/one", "x'; DROP TABLE usage; --/two"),
         "provider": ("", "a", "a/one"),
-        "policy_id": ("", "pol_1", "it's"),
+        "policy_id": ("", "pol_1", "it's", "support"),
         "error": ("", "router.upstream_failed", "a\0b", "a"),
     }
     texts = [Term(key, op, value) for key, known in TEXTS.items() for op in _EQUALITY for value in known or held[key]]

@@ -25,6 +25,7 @@ import msgspec
 from routewright._core.crypto import mac, same
 from routewright.errors import CursorExpired, CursorInvalid, UnsupportedWrite, ValidationFailed
 from routewright.wire import Environment, FilterOp, Goal, Selection, Strategy, Term, TraceItem, TraceKind, TraceStatus
+from routewright.wire.ids import policy_id
 from routewright.wire.json_scan import is_unicode
 from routewright.wire.problems import did_you_mean, listed, shown
 
@@ -101,7 +102,9 @@ def check_terms(storage: str, terms: Sequence[Term]) -> None:
 def matches(trace: TraceItem, terms: Sequence[Term]) -> bool:
     """True if a trace matches every term."""
     for term in terms:
-        if not term.key.startswith(METADATA):
+        if term.key == "policy_id":
+            holds = ((trace.policy_id or "") in policies_meant(str(term.value))) == (term.op == "=")
+        elif not term.key.startswith(METADATA):
             value = getattr(trace, term.key)
             holds = COMPARE[term.op]("" if value is None else value, term.value)
         else:
@@ -144,6 +147,12 @@ def texts_meant(value: str) -> tuple[str, ...]:
         return (value,)
     shortest = text_of(float(value) if "." in value or "e" in value.lower() else int(value))
     return (value,) if shortest in (None, value) else (value, str(shortest))
+
+
+@lru_cache(maxsize=256)
+def policies_meant(value: str) -> tuple[str, str]:
+    """Ids that a filter's ``policy_id`` equals: itself, and the default id of the policy of that name."""
+    return value, policy_id(value)
 
 
 def _term(path: str, key: str, sign: str, written: str) -> Term:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
-from routewright._core.trace.filter import METADATA, check_terms, texts_meant
+from routewright._core.trace.filter import METADATA, check_terms, policies_meant, texts_meant
 from routewright.wire import Selection, Term
 
 from .statements import Row, Statements
@@ -112,6 +112,8 @@ def _find_leading(connection: Statements, account: str, terms: tuple[Term, ...])
 def _make_clause(connection: Statements, account: str, term: Term) -> Clause:
     if term.key == "compromised" and connection.execute(_REVOKED, (account,)).fetchone() is not None:
         return Clause(_COMPROMISED.format(term.op), (term.value,))
+    if term.key == "policy_id":
+        return Clause(f"trace.policy_id {'' if term.op == '=' else 'NOT '}IN (?, ?)", policies_meant(str(term.value)))
     if not term.key.startswith(METADATA):
         return Clause(f"trace.{term.key} {term.op} ?", (term.value,))
     key = term.key.removeprefix(METADATA)
