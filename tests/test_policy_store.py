@@ -315,11 +315,10 @@ async def test_a_name_of_a_file_is_not_published_from_the_storage(policies: Poli
             await change("desk")  # type: ignore[misc]
     await claim(storage, FILE, "desk")  # a draft is no obstacle
     await policies.retire("desk")
-    await policies.publish("desk")
+    await policies.publish("desk", by="ada")
     for owner in (FILE, "code"):
-        with pytest.raises(
-            ValidationFailed, match=r"policies\['desk'\]: 'desk' is published in the storage; retire it"
-        ):
+        message = r"policies\['desk'\]: 'desk' is published in the storage by ada, 2026-11-22T12:00:00.000Z; "
+        with pytest.raises(ValidationFailed, match=f"{message}take it out of the {owner.split()[0]}, or retire it"):
             await claim(storage, owner, "other", "desk")
     assert [record.name for record in await policies.list()] == ["desk"], "nothing is claimed beside a conflict"
 

@@ -102,18 +102,21 @@ class PolicyFile:
 
 
 async def watch(file: PolicyFile, reload: weakref.WeakMethod[Reload], clock: Clock) -> None:
-    """Reload a file whenever it changes, as long as its Router lives."""
+    """Reload a file whenever it changes, as long as its Router lives. While it is refused, try it again every time,
+    since what refuses it may have changed, such as the owner of a name in the storage."""
     while True:
         await clock.sleep(file.every_s)
         reload_now = reload()
         if reload_now is None:
             return
+        before = file.problem
         try:
-            if file.has_changed():
+            if before is not None or file.has_changed():
                 changes = await in_thread(clock, reload_now, None)
                 _log.debug("policies of %s are in force: %s", file.path, changes)
         except RouterError as error:
-            _log.warning("the policies stay unchanged: %s", error)
+            if str(error) != str(before):
+                _log.warning("the policies stay unchanged: %s", error)
         del reload_now  # while it sleeps, nothing here may hold the Router
 
 

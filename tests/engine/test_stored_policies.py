@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from routewright import MemoryStorage, Policy, Router, Settings, SqliteStorage, ValidationFailed
+from routewright import Console, MemoryStorage, Policy, Router, Settings, SqliteStorage, ValidationFailed
 from routewright._core.publication import put_in_force, write_of
 from routewright.errors import StorageUnavailable, UnsupportedWrite
 from routewright.policies import PolicyFile
@@ -315,11 +315,32 @@ async def test_code_owns_the_names_of_its_policies() -> None:
         assert [(record.name, record.owner) for record in await records(storage)] == [("desk", "code")]
 
 
+async def test_a_file_refused_for_a_published_name_is_in_force_once_the_name_is_retired(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, storage = FakeClock(START), MemoryStorage()
+    path = tmp_path / "policies.toml"
+    path.write_text('[[policies]]\nname = "mine"\n')
+    await publish(storage, FAST)
+    file = PolicyFile(path, every_s=2)
+    async with desk(storage, clock, file) as router:
+        assert model(router) == "openai/gpt-4.1"
+        path.write_text('[[policies]]\nname = "desk"\nmodels = ["openai/gpt-6-luna"]\n')
+        await clock.advance(10)
+        assert model(router) == "openai/gpt-4.1"
+        assert [record.message.count("take it out of the file") for record in caplog.records] == [1]
+        await Console(storage, clock=clock).policies.retire("desk")
+        await clock.advance(5)
+        assert model(router) == "openai/gpt-6-luna"
+        assert file.problem is None
+
+
 async def test_a_name_that_the_storage_publishes_is_refused_to_code() -> None:
     clock, storage = FakeClock(START), MemoryStorage()
     await publish(storage, FAST)
     router = desk(storage, clock, [GOOD])
-    with pytest.raises(ValidationFailed, match=r"policies\['desk'\]: 'desk' is published in the storage; retire it"):
+    message = rf"'desk' is published in the storage by somebody, {NOON}; take it out of the code, or retire it"
+    with pytest.raises(ValidationFailed, match=message):
         model(router)
     router = desk(storage, clock)
     with pytest.raises(ValidationFailed, match="is published in the storage"):

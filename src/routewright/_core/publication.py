@@ -78,10 +78,11 @@ def claim_names(
     another folder does. Names that are gone from a file become free; those of code stay, since Routers may differ.
     Raises ``ValidationFailed`` for a name that the storage publishes."""
     known = {record.name: record for record in records}
-    for name in names:
-        if name in known and known[name].content is not None:
-            hint = "retire it there (routewright policies retire), or take another name here"
-            raise ValidationFailed.at(f"policies[{quoted(name)}]", f"{quoted(name)} is published in the storage", hint)
+    for name, old in known.items():
+        if name in names and old.content is not None:
+            problem = f"{quoted(name)} is published in the storage by {old.changed_by or 'somebody'}, {old.changed_at}"
+            hint = f"take it out of the {owner.split()[0]}, or retire it there (routewright policies retire)"
+            raise ValidationFailed.at(f"policies[{quoted(name)}]", problem, hint)
     lost = {record.name for record in known.values() if record.owner == owner != "code"}
     writes: list[wire.PutPolicyRecord] = []
     for name, new_owner in (dict.fromkeys(lost, STORAGE) | dict.fromkeys(names, owner)).items():
