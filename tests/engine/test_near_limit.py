@@ -85,6 +85,11 @@ async def test_a_caller_near_its_limit_gets_other_rules(url: str) -> None:
         assert opened.decide("hi", caller=ACME, policy_id="careful").policy_class == "near"
         for reply in replies:
             assert opened.replay(reply.trace).digest == reply.decision.digest
+        for past in (
+            opened.why_not("hi", "mine/dear", caller=ACME, policy_id="careful"),
+            opened.why_not(replies[3].trace, "mine/dear"),
+        ):
+            assert past.admission == "add 'mine/dear' to models of class 'near' of policy 'careful'"
         plain = await route(opened, policy_id="plain")
         assert input_of(plain).spent is None
     if url != "memory:":  # a new process asks before its first decision

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from routewright import Budget, Catalogue, Model, Policy, Pricing, Router, ValidationFailed
+from routewright.wire import PolicyClass, PolicyMatch
 from tests.tables import table
 
 CHEAP = Model(id="a/cheap", quality=0.5, pricing_per_1m=Pricing(0.1, 0.4))
@@ -44,6 +45,13 @@ def test_a_policy_that_sets_the_goal_is_the_suggested_change() -> None:
     assert "the request asks for goal=quality" in str(router().why_not("Hello", "b/dear"))
     silent = Policy(name="silent", models=["a/*", "b/*"])
     assert "the request asks" in str(router(silent).why_not("Hello", "b/dear", policy_id="silent"))
+
+
+def test_a_class_that_sets_the_goal_is_the_suggested_change() -> None:
+    frugal = PolicyClass(match=PolicyMatch(metadata={"tier": "free"}), strategy="cost-optimized")
+    desk = router(Policy(name="desk", goal="quality", strategy="quality-first", classes=[frugal]))
+    text = str(desk.why_not("Hello", "b/dear", policy_id="desk", metadata={"tier": "free"}))
+    assert "class 'tier=free' of policy 'desk' asks for goal=quality" in text
 
 
 def test_a_model_outside_the_policy_is_admitted_by_both() -> None:

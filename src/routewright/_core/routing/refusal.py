@@ -183,6 +183,7 @@ class Search:
         self.published, self.request_models = (applied_policy or AppliedPolicy(_NO_POLICY, inputs.models))[:2]
         self.policy = self.published.policy
         self.by = f"policy {self.policy.name!r}" if self.policy.name else "the policy"
+        self.by = f"class {inputs.policy_class!r} of {self.by}" if inputs.policy_class else self.by
 
     def find_amendment(self, row: int, reasons: set[Reason]) -> Amendment | None:
         """The best amendment to admit one row; None if there is none."""

@@ -22,7 +22,7 @@ from .constraints import FitCheck, find_failures
 from .decide import decide, find_fits
 from .decision import Decision
 from .quality import MICRO, micro
-from .refusal import find_admission, reasons_of
+from .refusal import Search, find_admission, reasons_of
 from .scoring import WEIGHTS
 
 PARTS = 1_000  # prices and times are lowered in steps of a thousandth
@@ -179,7 +179,7 @@ def _changes(inputs: DecisionInput, board: Board, row: int, applied_policy: Appl
     if directions:
         policy = None if applied_policy is None else applied_policy.snapshot.policy
         by_policy = policy is not None and (policy.goal, policy.strategy, policy.weights) != (None, None, None)
-        director = f"policy {policy.name!r}" if policy is not None and by_policy else "the request"
+        director = Search(inputs, board, applied_policy).by if by_policy else "the request"
         yield Change("goal", f"{director} asks for {', or '.join(directions)}")
     late_ms = _latency_ms(inputs, board, row)
     if late_ms > inputs.timeout_ms and _chosen(replace(inputs, timeout_ms=late_ms), board) == model.id:
