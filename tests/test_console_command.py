@@ -143,6 +143,34 @@ def test_a_change_of_an_account_changes_only_what_is_given(acme: str, capsys: Ca
     assert capsys.readouterr() == (ACCOUNT, "")
 
 
+def test_a_change_says_that_all_tag_limits_are_replaced(acme: str, capsys: Capture) -> None:
+    change = ["accounts", "change", acme]
+    for options, note in (
+        (["--tag-limit", "team:daily=10", "--tag-limit", "user:weekly=3"], "all tag limits are replaced\n"),
+        (["--plan", "pro"], ""),
+    ):
+        assert main([*change, *options]) == 0
+        assert capsys.readouterr().err == note
+    said = refused(capsys, *change, "--tag-limit", "metadata.team:daily=10")
+    assert said == "key: is 'metadata.team'; limit a metadata key, without 'metadata.' and without '='"
+
+
+def test_the_limits_of_a_key_are_listed_where_one_has_them(acme: str, capsys: Capture, tmp_path: Path) -> None:
+    file = tmp_path / "policies.toml"
+    file.write_text('[[policies]]\nname = "support"\n')
+    assert main(["policies", "draft", str(file)]) == 0
+    capsys.readouterr()
+    make_key(capsys)
+    make_key(capsys, "--models", "openai/*", "--policies", "support", "--daily-limit", "2", "--weekly-limit", "5")
+    assert main(["keys", "ls", acme]) == 0
+    head, *rows = (re.split(r"  +", line) for line in capsys.readouterr().out.splitlines())
+    assert head[7:] == ["models", "policies", "daily limit", "weekly limit"]
+    assert [row[-4:] for row in rows if row[-1] == "$5"] == [["openai/*", "support", "$2", "$5"]]
+    assert main(["accounts", "show", acme]) == 0
+    titles = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("id "))
+    assert re.split(r"  +", titles)[8:] == ["day spent", "day limit", "week spent", "week limit", "models", "policies"]
+
+
 def test_credit_prints_the_balance(acme: str, capsys: Capture) -> None:
     assert main(["accounts", "credit", acme, "10"]) == 0
     assert (

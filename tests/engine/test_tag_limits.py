@@ -181,6 +181,10 @@ async def test_a_call_over_midnight_is_of_the_day_on_which_it_began(kind: str, t
     ("limit", "problem"),
     [
         (TagLimit(key="a=b", daily_nanos=1), "key: is 'a=b'"),
+        (
+            {"key": "metadata.team", "daily_limit_usd": 1},
+            "key: is 'metadata.team'; limit a metadata key, without 'metadata.'",
+        ),
         (TagLimit(key="team", value="x" * 101, daily_nanos=1), "value: must be 0 to 100 printable characters"),
         (TagLimit(key="team", daily_nanos=-1), "tag_limits: has -1, None, None for 'team'; take"),
         (TagLimit(key="team", weekly_nanos=cast("int", 0.5)), "tag_limits: has None, 0.5, None for 'team'; take"),

@@ -20,9 +20,11 @@ _ACCOUNT_TERMS = ("plan", "prepaid", *_PERIODS, "tag_limits")
 _KEY_TERMS = ("name", "scopes", "budget_usd", *_PERIODS, "models", "policies")
 _ACCOUNTS = """name plan limits.requests_per_min limits.tokens_per_min limits.concurrency prepaid monthly_limit_usd
     created_at"""
-_STANDING = "id name revoked_at total.spent_usd total.limit_usd month.spent_usd month.limit_usd month.reserved_usd"
+_STANDING = """id name revoked_at total.spent_usd total.limit_usd month.spent_usd month.limit_usd month.reserved_usd
+    day.spent_usd? day.limit_usd? week.spent_usd? week.limit_usd? models? policies?"""
 _PURSE = "spent_usd limit_usd reserved_usd percent"
-_KEYS = "id name prefix environment created_at revoked_at scopes"
+_KEYS = """id name prefix environment created_at revoked_at scopes models? policies? budget_usd? daily_limit_usd?
+    weekly_limit_usd? monthly_limit_usd?"""
 
 
 def _limits(word: str, scope: str) -> list[Declaration]:
@@ -63,7 +65,7 @@ def _tag_limit(text: str) -> list[dict[str, str | float]]:
     return [{"key": key, **({"value": value} if "=" in tag else {}), **limits}]
 
 
-_TAG_LIMIT = "limit for a metadata key or value, as team:daily=10,monthly=100 or team=search:weekly=50, or none"
+_TAG_LIMIT = "limits of metadata, as team:daily=10,monthly=100 or team=search:weekly=50, or none; replaces all others"
 _NAME = arg("name NAME", "name of the account")
 _PLANS = "plan of the account: free, pro, team, enterprise or unlimited"
 _OTHER_TERMS = (
@@ -119,13 +121,12 @@ async def _show_account(args: Namespace, screen: Screen, console: Console) -> No
     }
     tag_rows = [{"tag": purse.name.removeprefix("tag:"), **pick(purse, _PURSE)} for purse in standing.tags]
     keys = [
-        pick(key.key, "id name revoked_at")
+        pick(key.key, "id name revoked_at models policies")
         | {of: _purse_json(getattr(key, of)) for of in ("total", "month", "day", "week")}
         for key in standing.keys
     ]
     tags: list[Line | Table] = [Line(), listing(tag_rows, f"tag {_PURSE}")] if tag_rows else []
-    periods = [f" {of}.spent_usd {of}.limit_usd" for of in ("day", "week") if any(key[of] for key in keys)]
-    key_table = listing(keys, "".join((_STANDING, *periods)), dim_after("revoked_at"))
+    key_table = listing(keys, _STANDING, dim_after("revoked_at"))
     screen.report({**record, "tags": tag_rows, "keys": keys}, fields(record), *tags, Line(), key_table)
 
 
@@ -136,7 +137,8 @@ async def _change_account(args: Namespace, screen: Screen, console: Console) -> 
     Terms that are not given stay as they are. Running servers follow within two seconds."""
     changes = _changes(args, _ACCOUNT_TERMS)
     account = await console.change_account(args.name, **changes)
-    screen.report(_account_json(account), fields(_account_json(account)))
+    note = "all tag limits are replaced" if "tag_limits" in changes else ""
+    screen.report(_account_json(account), fields(_account_json(account)), note=note)
 
 
 @store_verb(

@@ -79,9 +79,11 @@ def facts(values: Mapping[str, str]) -> Table:
 
 
 def listing(objects: Iterable[Mapping[str, Any]], columns: str, style: StyleOf | None = None) -> Table:
-    """Records as a table. ``columns`` are paths of fields, as ``id plan limits.concurrency``."""
+    """Records as a table. ``columns`` are paths of fields, as ``id plan limits.concurrency``. One that ends in ``?`` is
+    left out if no record has a value."""
     records = list(objects)
-    paths = columns.split()
+    empty = {name for name in columns.split() if all(_field(record, name.strip("?")) is None for record in records)}
+    paths = [name.strip("?") for name in columns.split() if "?" not in name or name not in empty]
     numeric = {path for path in paths for record in records if isinstance(_field(record, path), int | float)}
     head = "|".join(f"{'>' if path in numeric else ''}{heading(path)}" for path in paths)
     rows = [

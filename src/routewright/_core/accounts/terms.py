@@ -243,8 +243,8 @@ def _url(value: object) -> str:
 
 def _tag_key(value: object) -> str:
     text = _text(MAX_TAG_CHARS)(value)
-    if "=" in text:
-        raise _Invalid(f"is {quoted(text)}", "limit a metadata key without '='")
+    if "=" in text or text.startswith("metadata."):
+        raise _Invalid(f"is {quoted(text)}", "limit a metadata key, without 'metadata.' and without '='")
     return text
 
 
