@@ -128,6 +128,31 @@ def test_classes_are_matched_by_metadata(path: Path, capsys: Capture) -> None:
     assert re.search("^class +team=tax$", capsys.readouterr().out, re.MULTILINE)
 
 
+def test_the_shadow_of_a_call_is_shown_with_its_trace(path: Path, capsys: Capture) -> None:
+    path.write_text(FILE.replace('"two"', '"two"\nshadow = "one"') + '\n[[policies]]\nname = "alone"\nshadow = "one"')
+    store = f"--store={path.with_name('traces.db')}"
+    for policy, differs in (("two", "differs"), ("one", None), ("alone", "")):
+        assert main(["route", "--sandbox", store, "--policies", str(path), "--policy", policy, "Hello"]) == 0
+        assert main(["traces", "show", store]) == 0
+        line = re.search("^shadow +one@.*: (mistral/.*)$", capsys.readouterr().out, re.MULTILINE)
+        assert (line is None) == (policy == "one")
+        if differs and line:
+            assert line[1].endswith(", differs")
+
+
+def test_with_strict_an_unknown_shadow_fails(path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ROUTEWRIGHT_STORE", raising=False)
+    path.write_text('[[policies]]\nname = "p"\nshadow = "trial"\n')
+    assert check(path) == 0
+    assert "\nunknown shadow 'trial'; if it is a draft, add --store\n" in capsys.readouterr().out
+    assert check(path, "--strict") == 3
+    trial = path.with_name("trial.toml")
+    trial.write_text('[[policies]]\nname = "trial"\n')
+    store = f"--store={path.with_name('store.db')}"
+    assert main(["policies", "draft", str(trial), store]) == 0
+    assert check(path, "--strict", store) == 0
+
+
 def test_an_unservable_class_fails_for_any_prompt(path: Path, capsys: Capture) -> None:
     path.write_text(FILE + '\n[[policies.classes]]\nmatch.metadata = { team = "law" }\nmin_quality = 0.999\n')
     assert check(path, "Where is my parcel?") == 3

@@ -24,7 +24,7 @@ from .gate import condition
 from .route import PROMPT, request_of
 from .show import Line, Screen, fields, listing, percent, pick
 from .simulation import ALL_ACCOUNTS, FILTER, comparison_page, simulation_page, since
-from .store import IN_STORE, existing_store, new_store, store_verb
+from .store import IN_STORE, existing_store, named_store, new_store, store_verb
 
 _NAME = arg("name NAME", "name of the policy")
 _BY = arg("--by NAME", "who does it (default: your user name)")
@@ -248,7 +248,7 @@ def _who(args: Namespace) -> str:
     "policies check",
     arg("which FILE | NAME", "file of policies, TOML or JSON, or the draft of a name in the store"),
     PROMPT,
-    flag("--strict", "also fail for a policy that depends on one provider"),
+    flag("--strict", "also fail for a policy that depends on one provider, or whose shadow is unknown"),
     flag("--sandbox", "assume a key for every provider"),
     CATALOGUE,
     *IN_STORE,
@@ -276,7 +276,11 @@ def _check_policies(args: Namespace, screen: Screen) -> int:
             router = Router.sandbox(catalogue=catalogue, policies=policies)
         router.policies()  # raises ValidationFailed for selectors that match no model
     checks = router.check_policies(request)
-    notes = []
+    unknown = {policy.shadow or "" for policy in policies} - {"", *(policy.name for policy in policies)}
+    if unknown and named_store(args) is not None:
+        with Console(existing_store(args)).blocking as console:
+            unknown -= {record.name for record in console.policies.list()}
+    notes = [f"unknown shadow {quoted(name)}; if it is a draft, add --store" for name in sorted(unknown)]
     for check in checks:
         if check.problem is not None:
             notes.append(f"{_label(check)}: {check.problem}")
@@ -293,7 +297,7 @@ def _check_policies(args: Namespace, screen: Screen) -> int:
     ]
     table = listing(rows, "policy model fitting allowed estimated_cost_usd worst_cost_usd if_a_provider_is_lost")
     screen.report({"policies": records}, table, *([Line(), *map(Line, notes)] if notes else []))
-    return NOBODY_FITS if any(not check.servable or (args.strict and check.breaks_without) for check in checks) else OK
+    return NOBODY_FITS if any(not c.servable or (args.strict and (unknown or c.breaks_without)) for c in checks) else OK
 
 
 def _label(check: PolicyCheck) -> str:

@@ -17,7 +17,7 @@ from routewright.wire.json_scan import quoted
 from routewright.wire.timestamps import time_short
 
 from .command import YES, arg, flag, refused, unconfirmed, verb
-from .show import LIST_PRICE, USUAL_TIME, Block, Line, Screen, cost, facts, fields, listing, pick, tokens, with_count
+from .show import LIST_PRICE, USUAL_TIME, Block, Line, Screen, cost, fields, listing, pick, tokens, with_count
 from .spans import STATUS_STYLES, candidate_table, span_table
 from .store import LIMIT, SPAN, STORE, WHOSE, existing_store, store_verb, when
 
@@ -100,7 +100,7 @@ def _page(trace: Trace, feedback: JsonObject | None) -> Iterator[Block]:
     models = dict.fromkeys(span.model for span in trace.spans if isinstance(span, wire.SubTraceSpan) and span.model)
     # without the steps of agents used as tools
     steps = sum(isinstance(span, wire.StepSpan) and span.parent_id is None for span in trace.spans)
-    budget = trace.decision_input
+    inputs = trace.decision_input
     summary = {
         "status": trace.status if trace.error is None else f"{trace.status}: {trace.error}",
         "model": None if is_run else trace.selected_model or "none answered",
@@ -110,7 +110,7 @@ def _page(trace: Trace, feedback: JsonObject | None) -> Iterator[Block]:
         "tokens": tokens(trace.tokens) if trace.selected_model or is_run else None,
         "duration": time_short(trace.duration_ms) + (USUAL_TIME if sandbox and trace.selected_model else ""),
         **pick(trace, _FACTS),
-        "budget": budget and {"money_nanos": budget.budget_nanos, "tokens": budget.budget_tokens},
+        "budget": inputs and {"money_nanos": inputs.budget_nanos, "tokens": inputs.budget_tokens},
         "children": [] if is_run else trace.children,  # the span tree shows those of a run
         "feedback": feedback,
     }
@@ -121,8 +121,10 @@ def _page(trace: Trace, feedback: JsonObject | None) -> Iterator[Block]:
         yield from (Line(), Line(f"Decision {decision.digest}", "title"), Line())
         yield candidate_table(decision.candidates, served=trace.selected_model)
         rejected = ", ".join(f"{count:,} by {reason}" for reason, count in reasons)
-        policy_class = "" if trace.decision_input is None else trace.decision_input.policy_class
-        yield from (Line(), facts({"class": policy_class, "rejected": rejected}))
+        shadow = decision.shadow or None
+        is_same = shadow is not None and shadow.model in [candidate.model for candidate in decision.candidates[:1]]
+        words = shadow and f"{shadow.policy}: {shadow.model or shadow.reason}, {'same' if is_same else 'differs'}"
+        yield from (Line(), fields({"class": inputs and inputs.policy_class, "rejected": rejected, "shadow": words}))
     if trace.content is not None:
         content = msgspec.json.format(msgspec.json.encode(trace.content)).decode()
         yield from (Line(), Line("Content", "title"), Line(), *map(Line, content.splitlines()))
