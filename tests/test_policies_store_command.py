@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from routewright import Router, SqliteStorage
 from routewright.cli import main
+from routewright.policies import PolicyFile
 
 from .sample_store import at_noon
 
@@ -65,9 +67,31 @@ def test_a_draft_serves_nobody_until_it_is_published(capsys: Capture) -> None:
     desk, nightly = body(capsys, "ls")["policies"]
     assert (desk["name"], desk["version"], desk["drafted_by"]) == ("desk", None, "ada")
     assert nightly["name"] == "nightly"
-    assert shown(capsys, "publish", "desk", "--by", "grace") == "desk@2026-11-22 serves\n"
+    assert shown(capsys, "publish", "desk", "--by", "grace") == "desk@2026-11-22 serves, drafted by ada\n"
     desk = body(capsys, "ls")["policies"][0]
     assert (desk["version"], desk["drafted_at"], desk["changed_by"]) == ("desk@2026-11-22", None, "grace")
+
+
+def test_a_draft_says_whose_draft_it_replaces(capsys: Capture) -> None:
+    shown(capsys, "draft", "cheap.toml", "desk", "--by", "bob")
+    assert "replaces" not in shown(capsys, "draft", "good.toml", "desk", "--by", "bob")
+    lines = shown(capsys, "draft", "cheap.toml").splitlines()
+    assert lines[1:] == ["desk: replaces the draft of bob, 2026-11-22T12:00:00.000Z"]
+
+
+def test_the_draft_of_a_name_that_a_file_owns_is_compared_with_the_files_version(capsys: Capture) -> None:
+    shown(capsys, "draft", "good.toml", "desk")
+    shown(capsys, "publish", "desk")
+    shown(capsys, "retire", "desk", "--yes")
+    router = Router.sandbox(storage=SqliteStorage("traces.db"), policies=PolicyFile("cheap.toml"))
+    router.policies()
+    router.blocking.close()
+    lines = shown(capsys, "draft", "good.toml", "desk").splitlines()
+    file = Path("cheap.toml").absolute()
+    assert lines[1:] == [f"desk: the name is owned by file {file}, so this draft cannot be published"]
+    diff = body(capsys, "diff", "desk")
+    assert diff["against"].startswith("desk@")
+    assert [entry["path"] for entry in diff["differences"]] == ["budget.maxCostUsd", "goal"]
 
 
 def test_one_policy_of_a_file_is_drafted(capsys: Capture) -> None:
@@ -166,6 +190,7 @@ def test_a_mistake_is_named_by_its_option(capsys: Capture) -> None:
     shown(capsys, "discard", "desk")
     said = "NAME: 'desk' has no draft; 'routewright policies draft FILE' saves one"
     assert said in shown(capsys, "publish", "desk", code=2)
+    assert said.removeprefix("NAME: ") in shown(capsys, "check", "desk", code=2)
 
 
 def test_whoever_has_no_user_name_signs_with_none(capsys: Capture, monkeypatch: Patch) -> None:

@@ -165,7 +165,7 @@ class PolicyStore(Closing):
         record = await self.get(name)
         if record.draft is not None:
             return PolicyVersion("", "draft", record.drafted_at or "", record.draft, record.drafted_by)
-        version = (await self._versions(name)).get(record.content or "")
+        version = await self._in_force(record)
         if version is None:
             raise NotFound(f"{describe(name)} has neither a draft nor a version in force")
         return version
@@ -194,12 +194,12 @@ class PolicyStore(Closing):
         return await self._check(_draft_of(await self.get(name)))
 
     async def diff(self, name: str, against: str | None = None) -> PolicyDiff:
-        """Compare the draft with what is in force, or with the version of a label. Raises ``ValidationFailed`` and
-        ``NotFound``."""
+        """Compare the draft with what is in force, or with the version of a label. For a name that a file or code owns,
+        its newest version counts as in force. Raises ``ValidationFailed`` and ``NotFound``."""
         record = await self.get(name)
         draft = _draft_of(record)
-        in_force = (await self._versions(name)).get(record.content or "")
-        return publication.compare(in_force if against is None else await self.find(against), draft)
+        version = await (self._in_force(record) if against is None else self.find(against))
+        return publication.compare(version, draft)
 
     async def publish(
         self, name: str, *, by: str = "", note: str = "", share: float | None = None, share_by: str | None = None
@@ -288,6 +288,12 @@ class PolicyStore(Closing):
 
     async def _versions(self, name: str) -> dict[str, PolicyVersion]:
         return {version.content: version for version in await self.versions(name)}
+
+    async def _in_force(self, record: PolicyRecord) -> PolicyVersion | None:
+        versions = await self._versions(record.name)
+        if record.owner != STORAGE:  # the record does not say: the newest that was not published here before
+            return next((version for version in versions.values() if version.content not in record.previous), None)
+        return versions.get(record.content or "")
 
     async def _put(
         self,

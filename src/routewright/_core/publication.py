@@ -114,7 +114,9 @@ def _differing(old: Mapping[str, T], new: Mapping[str, T]) -> list[tuple[str, T 
 def _fields_of(policy: wire.Policy) -> dict[str, str]:
     """The fields that are set, as JSON by path. Classes go by their names, so that one more moves no other."""
     classes = {name_of(entry): to_builtins(entry) for entry in policy.classes or ()}
-    fields = to_builtins(replace(policy, classes=None)) | {f"classes[{name}]": entry for name, entry in classes.items()}
+    # versions of files and code always have an id, and may have a date
+    plain = replace(policy, classes=None, id=policy.id or policy_id(policy.name), created_at=None)
+    fields = to_builtins(plain) | {f"classes[{name}]": entry for name, entry in classes.items()}
     if classes:
         fields["classes"] = [*classes]
     return _flatten(fields, "")

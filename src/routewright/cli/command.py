@@ -110,8 +110,6 @@ _WORDS = {
     "total_budget_usd": "--max-cost",
     "pass it to Router(policies=...) or publish it in storage": "give its file as --policies, or publish it",
     "Console.policies.roll_back() publishes it again": "'routewright policies rollback' publishes it again",
-    "Router.models()": "'routewright models --all'",
-    "with Console(catalogue=...)": "with --catalogue",
     "by models=[Model(id=...)] of its provider, or in a catalogue file": "in the file of --catalogue",
     "pass Router(providers=[...]), or use Router.sandbox()": "or add --sandbox",
 }
@@ -394,7 +392,7 @@ def in_words(text: object, args: Namespace) -> str:
     if _is_of_request(args) and getattr(args, "request", None) is None:
         for index, line in enumerate(lines):
             if not _OF_FILE.search(line):
-                for field, option in _WORDS.items():
+                for field, option in (_WORDS | _HINTS).items():
                     line = line.replace(field, option)
                 lines[index] = line
     message = "\n".join(lines)

@@ -69,10 +69,16 @@ async def _draft(args: Namespace, screen: Screen, console: Console) -> None:
     A draft serves nobody until it is published. It replaces an earlier draft of the name. This also creates the store
     if there is none."""
     policies = _read(args.policy_file, args.name)
+    replaced = {record.name: record for record in await console.policies.list() if record.draft is not None}
     records = [await console.policies.draft(policy, by=_who(args)) for policy in policies]
     drafts = [pick(record, "name owner drafted_at drafted_by") for record in records]
     names = ", ".join(record.name for record in records)
     screen.report({"policies": drafts}, note=f"drafted: {names}; 'routewright policies diff NAME' shows what changes")
+    for record in records:
+        if (before := replaced.get(record.name, record)).drafted_by != record.drafted_by:
+            screen.note(f"{record.name}: replaces the draft of {before.drafted_by or 'somebody'}, {before.drafted_at}")
+        if record.owner != "storage":
+            screen.note(f"{record.name}: the name is owned by {record.owner}, so this draft cannot be published")
 
 
 @store_verb(Console, "policies discard", _NAME)
@@ -128,8 +134,10 @@ async def _publish(args: Namespace, screen: Screen, console: Console) -> None:
 
     With --share, the draft serves that part of the traffic beside the version in force; without it, a running share is
     completed. Running servers follow within five seconds."""
+    author = (await console.policies.get(args.name)).drafted_by
     version = await console.policies.publish(args.name, by=_who(args), **pick(args, "note share share_by"))
     part = "" if args.share is None else f" {percent(args.share)} of the traffic"
+    part += "" if author in ("", _who(args)) else f", drafted by {author}"
     _published(args, screen, version, f"serves{part}")
 
 
