@@ -92,6 +92,8 @@ def test_the_draft_of_a_name_that_a_file_owns_is_compared_with_the_files_version
     diff = body(capsys, "diff", "desk")
     assert diff["against"].startswith("desk@")
     assert [entry["path"] for entry in diff["differences"]] == ["budget.maxCostUsd", "goal"]
+    shown(capsys, "discard", "desk")
+    assert '"goal": "cost"' in shown(capsys, "show", "desk")
 
 
 def test_one_policy_of_a_file_is_drafted(capsys: Capture) -> None:
