@@ -34,6 +34,7 @@ NEAR = PolicyClass(name="near", when=PolicyWhen(spent_of_month=">=0.5"), goal="c
 NEAR_GOLD = PolicyClass(match=PolicyMatch(metadata={"tier": "gold"}), when=PolicyWhen(spent_of_month=">0.2"))
 POLICY = Policy(name="careful", models=["mine/dear"], classes=[NEAR_GOLD, NEAR])
 PLAIN = Policy(name="plain", models=["mine/cheap"])
+SHADOWED = Policy(name="shadowed", models=["mine/cheap"], shadow="careful")
 ACME = Caller("acme")
 
 
@@ -52,7 +53,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 async def router(storage: Storage, **terms: Any) -> AsyncIterator[Router]:
     provider = CallableProvider(answer, models=[DEAR, CHEAP])
     async with Router(
-        providers=[provider], catalogue=Catalogue(()), storage=storage, policies=[POLICY, PLAIN]
+        providers=[provider], catalogue=Catalogue(()), storage=storage, policies=[POLICY, PLAIN, SHADOWED]
     ) as opened:
         if terms:
             await Console(storage).create_account("acme", plan="unlimited", **terms)
@@ -144,3 +145,12 @@ async def test_a_key_limited_to_some_models_gets_other_rules_in_a_batch_too(url:
             await opened.route("hi", caller=caller, policy_id="careful", params={"max_output_tokens": 100})
         (one,) = await opened.route_many(["hi"], caller=caller, policy_id="careful")
         assert getattr(one, "output", one) == "mine/cheap"
+
+
+async def test_a_shadow_decides_by_what_the_caller_has_spent_under_a_policy_that_reads_nothing() -> None:
+    async with router(MemoryStorage(), monthly_limit_usd=0.4) as opened:
+        before = await route(opened, policy_id="shadowed")
+        for _ in range(2):
+            await route(opened)
+        after = await route(opened, policy_id="shadowed")
+        assert [reply.trace.spans[0].shadow.model for reply in (before, after)] == ["mine/dear", "mine/cheap"]

@@ -28,7 +28,7 @@ from routewright._runtime.identity import Ids
 from routewright._runtime.worker import Worker
 from routewright.errors import InternalError, PermissionDenied, RateLimited, RouterError, StorageUnavailable
 from routewright.protocols import Accounts, Clock, ImmediateStorage, Storage
-from routewright.wire import Caller, Policy, RunLimit, Scope, SpentShares
+from routewright.wire import Caller, PolicySnapshot, RunLimit, Scope, SpentShares
 from routewright.wire.problems import did_you_mean, shown
 
 from .context import InsideTool, current_tool, find_tool
@@ -143,9 +143,10 @@ class Admissions:
         left = self.accounts.left(caller)
         return caller if left is None or left.key is None else narrow(caller, left.key)
 
-    def find_spent(self, caller: Caller, policy: Policy) -> SpentShares | None:
-        """What a caller has spent of its limits, as far as this process knows. None: the policy does not read it."""
-        return msgspec.convert(self.accounts.spent_shares(caller) or {}, SpentShares) if reads_limits(policy) else None
+    def find_spent(self, caller: Caller, *policies: PolicySnapshot) -> SpentShares | None:
+        """What a caller has spent of its limits, as far as this process knows. None: no policy reads it."""
+        is_read = any(reads_limits(policy.policy) for policy in policies)
+        return msgspec.convert(self.accounts.spent_shares(caller) or {}, SpentShares) if is_read else None
 
     async def is_open(self, admission: Admission) -> bool:
         """Look up an unknown caller. True if nothing limits the call. A caller that had no account before is not held

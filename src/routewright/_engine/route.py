@@ -293,9 +293,9 @@ class Engine:
             request = permit(request, caller, fleet.select(caller.models or ()), policies.by_key)
         if request.policy_id is not None:
             policy, assignment = policies.choose(request.policy_id, caller.account, request.metadata)
-            spent = self.admissions.find_spent(caller, policy.policy) if policy.classes else None
             shadow = policies.shadow(policy)
             policy, class_name = class_of(policy, request.metadata or {}, spent)
+            spent = self.admissions.find_spent(caller, policy, shadow or policy) if policy.classes or shadow else None
             requested = requested_of(request, self.defaults)
             applied_policy = AppliedPolicy(policy, request.models, requested, spent, shadow)
             request = apply_policy(request, policy)
@@ -424,8 +424,7 @@ class Engine:
                 admission.adopt(call)
             if is_open:
                 return AdmittedCall(call)
-            has_guardrails = bool(self._guardrails) or call.policy is not None
-            if has_guardrails and not call.is_guarded and at_stage(self.guardrails(call), "input"):
+            if (call.policy or self._guardrails) and not call.is_guarded and at_stage(self.guardrails(call), "input"):
                 reply = await admission.take()  # a guardrail may cost something: admit first
                 if isinstance(reply, wire.Replay):
                     return reply.result
