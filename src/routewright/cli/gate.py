@@ -29,17 +29,13 @@ class Condition(NamedTuple):
     """A share: 0.05 for ``+5%``."""
     text: str = ""
 
-    def admits(self, change: Estimate) -> bool:
-        """True if the whole interval is on the good side of the bound."""
-        return change.high <= self.bound if self.is_above else change.low >= self.bound
-
     def failure(self, report: SimulationReport) -> str:
         """Why the gate fails; empty if it passes. It fails if nothing is claimed."""
         change: Estimate | None = getattr(report, _FIELD[self.metric])
         if change is None or not report.requests:
             problem = report.problem or (report.latency_problem if self.metric == "latency" else None)
             return f"{self.text} fails: nothing is claimed; {problem or 'no request was served before'}"
-        if self.admits(change):
+        if change.high <= self.bound if self.is_above else change.low >= self.bound:  # the whole interval passes
             return ""
         interval = f"95% interval {change.low:+.1%} to {change.high:+.1%}"
         return f"{self.text} fails: {self.metric} {change.value:+.1%}, {interval}"
