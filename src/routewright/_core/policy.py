@@ -226,7 +226,7 @@ def apply_policy(request: wire.RouteRequest, snapshot: wire.PolicySnapshot) -> w
     goal, strategy = request.goal, request.strategy
     if policy.goal is not None or policy.strategy is not None:  # both are the policy's, with its default for the other
         strategy = policy.strategy or "balanced"
-        goal = policy.goal or ("quality" if strategy == "quality-first" else "cost")
+        goal = policy.goal or rules.DEFAULT_GOAL[strategy]
     params = request.params
     default = policy.params
     if params is None or default is None:
@@ -240,10 +240,9 @@ def apply_policy(request: wire.RouteRequest, snapshot: wire.PolicySnapshot) -> w
         params = replace(default, **own)
     models = _common_models(request.models, snapshot.models)
     budget = request.budget or policy.budget
-    limit = policy.budget
-    if budget is not None and limit is not None:
-        cost_usd = _smaller(budget.max_cost_usd, limit.max_cost_usd)
-        budget = wire.Budget(cost_usd, _smaller(budget.max_tokens, limit.max_tokens))
+    if budget is not None and policy.budget is not None:
+        cost_usd = _smaller(budget.max_cost_usd, policy.budget.max_cost_usd)
+        budget = wire.Budget(cost_usd, _smaller(budget.max_tokens, policy.budget.max_tokens))
     return replace(
         request,
         params=params,
@@ -421,8 +420,7 @@ class Versions:
         if query.name is None:
             return [self._by_content[content] for content in query.contents if content in self._by_content]
         labels = self._labels.get(query.name, ())
-        versions = [version for version in self._by_content.values() if version.label in labels]
-        return sorted(versions, key=in_order, reverse=True)
+        return sorted((item for item in self._by_content.values() if item.label in labels), key=in_order, reverse=True)
 
 
 def find_changes(before: Iterable[wire.PolicySnapshot], now: Iterable[wire.PolicySnapshot]) -> list[wire.PolicyChanged]:

@@ -16,6 +16,7 @@ from routewright.wire.json_scan import quoted
 
 from .catalogue.models import content_id
 from .policy import name_of, vary
+from .request.rules import DEFAULT_GOAL
 from .routing.scoring import WEIGHTS
 
 T = TypeVar("T")
@@ -138,6 +139,6 @@ def _weights_of(policy: wire.Policy) -> dict[str, wire.PolicyWeights]:
     weights: dict[str, wire.PolicyWeights] = {}
     for name, variant in variants.items():
         strategy = variant.strategy or "balanced"
-        goal = variant.goal or ("quality" if strategy == "quality-first" else "cost")
+        goal = variant.goal or DEFAULT_GOAL[strategy]
         weights[name] = variant.weights or wire.PolicyWeights(**WEIGHTS[strategy][goal]._asdict())
     return weights

@@ -43,6 +43,8 @@ MAX_NAME_CHARS = 200  # of the name of a provider, model, alias, policy or regio
 MAX_PHRASES = 10_000  # in a deny-list, each up to MAX_NAME_CHARS
 A_NAME = f"1 to {MAX_NAME_CHARS} printable characters"
 MAX_PROBLEMS = 20  # listed in one error
+DEFAULT_GOAL: dict[str, wire.Goal] = {**dict.fromkeys(get_args(wire.Strategy), "cost"), "quality-first": "quality"}
+"""The goal by strategy of requests and policies that set none."""
 
 TOOL_MODES = ("auto", "none", "required")
 MODEL_ID = re.compile(r"[^/\s\x00-\x1f\x7f]+/[^\s\x00-\x1f\x7f]+")
@@ -205,7 +207,7 @@ def complete_request(request: wire.RouteRequest) -> wire.RouteRequest:
     strategy = request.strategy or "balanced"
     return replace(
         request,
-        goal=request.goal or ("quality" if strategy == "quality-first" else "cost"),
+        goal=request.goal or DEFAULT_GOAL[strategy],
         strategy=strategy,
         messages=messages,
         tools=[complete_tool(tool) for tool in request.tools] if request.tools else None,
