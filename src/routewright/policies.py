@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from . import wire
 from ._core import publication
 from ._core.accounts.terms import describe, publication_terms
+from ._core.catalogue.models import content_id
 from ._core.model_selector import ModelIndex, select_models
 from ._core.outcome import event_of
 from ._core.policy import check_apart, check_policy, next_label, resolve, version_of
@@ -225,7 +226,9 @@ class PolicyStore(Closing):
                 problem = f"a share of {version.label} runs, and {describe(name)} has a newer draft"
                 raise ValidationFailed.at("name", problem, "roll_back() ends the share, discard() drops the draft")
         else:
-            write = publication.write_of(await self._check(_draft_of(record)), at, terms["by"], terms["note"])
+            policy = await self._check(_draft_of(record))
+            # the hash is that of the text alone, since every Router resolves its models with its own catalogue
+            write = wire.PutPolicyVersion(content_id([policy]), name, at, policy, terms["by"], terms["note"])
             label = next_label(name, at, [version.label for version in versions.values()])
             version = versions.setdefault(write.content, version_of(write, label))
             writes = [write]

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from routewright import Console, open_storage
-from routewright._core.publication import write_of
+from routewright._core.catalogue.models import content_id
 from routewright.backends.storage.postgres.connections import Address
 from routewright.backends.storage.postgres.schema import create
 from routewright.wire import SYSTEM_ACCOUNT, Events, PolicyChanged, PolicyRecord, PolicyVersion
@@ -126,11 +126,11 @@ def step(
     now = after.content, after.share, after.previous
     if now == (in_force, share, older):
         drafted = after.draft is not None and after.drafted_at is not None
-        published = before.draft is not None and write_of(before.draft, "", "", "").content == in_force
+        published = before.draft is not None and content_id([before.draft]) == in_force
         assert drafted or published or before.draft == after.draft, "else nothing changed, as by the same part"
         return []
     assert now[2][-50:] == now[2]
-    draft = None if before.draft is None else write_of(before.draft, "", "", "").content
+    draft = None if before.draft is None else content_id([before.draft])
     if after.draft is None and before.draft is not None and share is None and draft in (after.content, shared(after)):
         assert now[0::2] in ((draft, pushed[-50:]), (in_force, older))
         return event(in_force, draft)

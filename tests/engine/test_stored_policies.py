@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from routewright import Console, MemoryStorage, Policy, Router, Settings, SqliteStorage, ValidationFailed
-from routewright._core.publication import put_in_force, write_of
+from routewright._core.catalogue.models import content_id
+from routewright._core.publication import put_in_force
 from routewright.errors import StorageUnavailable, UnsupportedWrite
 from routewright.policies import PolicyFile
 from routewright.protocols import Storage
@@ -40,8 +41,12 @@ NOON = "2026-11-21T12:00:00Z"
 
 
 async def publish(storage: Storage, *policies: Policy, share: float | None = None, by: str = "account") -> None:
+def write_of(policy: Policy) -> PutPolicyVersion:
+    return PutPolicyVersion(content_id([policy]), policy.name, NOON, policy)
+
+
     """Put the last of these texts of a policy in force, or with ``share`` the last but one beside the last."""
-    writes = [write_of(policy, NOON, "", "") for policy in policies]
+    writes = [write_of(policy) for policy in policies]
     *before, last = [write.content for write in writes]
     part = None
     if share is not None:
@@ -232,7 +237,7 @@ async def test_publications_do_not_wait_for_the_versions_of_the_routers_own_poli
         version = (await router.route("Hello", policy_id="mine")).routing.policy_version
         assert ".x" in version, "it is provisional"
         storage.error = None
-        taken = write_of(Policy(name="mine"), NOON, "", "")
+        taken = write_of(Policy(name="mine"))
         record = PolicyRecord(name="mine", content=taken.content, changed_at=NOON)
         await storage.apply(SYSTEM_ACCOUNT, [taken, PutPolicyRecord(record)])
         await publish(storage, FAST)

@@ -14,7 +14,6 @@ from routewright.errors import ValidationFailed
 from routewright.wire.ids import policy_id
 from routewright.wire.json_scan import quoted
 
-from .catalogue.models import content_id
 from .policy import name_of, vary
 from .request.rules import DEFAULT_GOAL
 from .routing.scoring import WEIGHTS
@@ -23,11 +22,6 @@ T = TypeVar("T")
 STORAGE = "storage"
 """Owner of the names that a ``Console`` publishes, and of free names."""
 MAX_PREVIOUS = 50
-
-
-def write_of(policy: wire.Policy, at: str, by: str, note: str) -> wire.PutPolicyVersion:
-    """The write that assigns a version to a policy's text. Every Router resolves its models with its own catalogue."""
-    return wire.PutPolicyVersion(content_id([policy]), policy.name, at, policy, by, note)
 
 
 def put_in_force(
@@ -67,8 +61,7 @@ def find_change(
     old, new = (versions.get(content or "") for content in contents)
     if old == new:
         return None
-    named = [version for version in (new, old) if version is not None]
-    id = next((version.policy.id for version in named if version.policy is not None), "") or policy_id(after.name)
+    id = next((version.policy.id for version in (new, old) if version and version.policy), "") or policy_id(after.name)
     return wire.PolicyChanged(id, after.name, *(None if version is None else version.label for version in (old, new)))
 
 
