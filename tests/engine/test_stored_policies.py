@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from routewright import Console, MemoryStorage, Policy, Router, Settings, SqliteStorage, ValidationFailed
 from routewright._core.catalogue.models import content_id
@@ -40,11 +41,11 @@ UNKNOWN = Policy(name="desk", models=["openai/gpt-0"])
 NOON = "2026-11-21T12:00:00Z"
 
 
-async def publish(storage: Storage, *policies: Policy, share: float | None = None, by: str = "account") -> None:
 def write_of(policy: Policy) -> PutPolicyVersion:
     return PutPolicyVersion(content_id([policy]), policy.name, NOON, policy)
 
 
+async def publish(storage: Storage, *policies: Policy, share: float | None = None, by: str = "account") -> None:
     """Put the last of these texts of a policy in force, or with ``share`` the last but one beside the last."""
     writes = [write_of(policy) for policy in policies]
     *before, last = [write.content for write in writes]
@@ -132,12 +133,27 @@ async def test_a_version_that_names_an_unknown_model_leaves_the_one_before_in_fo
     await router.aclose()
 
 
+async def test_all_processes_go_back_by_one_version_and_no_further() -> None:
+    clock, storage = FakeClock(START), MemoryStorage()
+    await publish(storage, FAST)
+    async with desk(storage, clock) as router:
+        model(router)
+        await publish(storage, FAST, UNKNOWN)
+        await clock.advance(3)
+        assert model(router) == "openai/gpt-4.1"
+        await publish(storage, FAST, UNKNOWN, replace(UNKNOWN, goal="quality"))
+        await clock.advance(3)
+        async with desk(storage, clock) as restarted:
+            for process in (router, restarted):
+                with pytest.raises(ValidationFailed, match="unknown policy 'desk'"):
+                    model(process)
+
+
 PATTERN = PolicyGuardrail(action="block", custom={"number": "("})
 WRONG = {
     "custom.number: is not a regular expression": Policy(name="desk", guardrails=[PATTERN]),
     "spent_of_month: is 'much'": Policy(name="desk", classes=[PolicyClass(when=PolicyWhen(spent_of_month="much"))]),
     "timeout_ms: must be a whole number": Policy(name="desk", timeout_ms=-5),
-    "policies['desk'].name: is 'shop'": Policy(name="shop"),
 }
 """Texts that no ``Console`` publishes, but that another program may have written."""
 

@@ -40,8 +40,7 @@ class Share(NamedTuple):
         value = account if key == self.by else (metadata or {}).get(key)
         if value is None:
             return main, ""
-        text = json.encode([main.policy.name, value])
-        assignment = blake2b(text, digest_size=_DIGEST_BITS // 8).hexdigest()
+        assignment = blake2b(json.encode([main.policy.name, value]), digest_size=_DIGEST_BITS // 8).hexdigest()
         is_shared = int(assignment, 16) < self.fraction * 2**_DIGEST_BITS
         return self.snapshot if is_shared else main, assignment
 
@@ -84,7 +83,7 @@ class PolicyTable:
         return policy, ""
 
     def shadow(self, policy: PolicySnapshot) -> PolicySnapshot | None:
-        """The policy's shadow: the draft of that name, else the policy. None: there is no such, or it is the same."""
+        """The policy's shadow: the draft of that name, else the policy. None: no shadow, or the policy itself."""
         name = policy.policy.shadow or ""
         shadow = self.drafts.get(name) or self.by_key.get(name)
         return None if shadow is None or shadow.version == policy.version else shadow
@@ -102,51 +101,50 @@ def compile_table(
     own: Sequence[PolicySnapshot], publications: Publications, index: ModelIndex
 ) -> tuple[PolicyTable, dict[str, str]]:
     """The table of a Router's ``own`` policies and the published ones; and by version, why it cannot use some of these
-    with its models. The newest previous version that it can use stays in force for them."""
+    with its models. The previous version, if it can use that, stays in force for them."""
     policies = [*own]
-    owners = {key: snapshot.policy.name for key, snapshot in by_key(own).items()}
     shares: dict[str, Share] = {}
     drafts: dict[str, PolicySnapshot] = {}
-    problems: dict[str, str] = {}
-
-    def draw(record: PolicyRecord, version: PolicyVersion | None) -> PolicySnapshot | None:
-        if version is None or version.policy is None:
-            return None
-        try:  # another version of this library, or another program, may have written it
-            policy = check_policy(version.policy, 0)
-            if policy.name != record.name:
-                path = f"policies[{quoted(record.name)}].name"
-                raise ValidationFailed.at(path, f"is {quoted(policy.name)}", "publish the policy again")
-            (snapshot,) = resolve([policy], index)
-            for key in by_key([snapshot]):
-                if owners.get(key, policy.name) != policy.name:
-                    raise ValidationFailed.at("id", f"{quoted(key)} is that of {quoted(owners[key])}", "change one")
-        except ValidationFailed as error:
-            problems[version.label] = str(error)
-            return None
-        return with_version(snapshot, version)
-
-    own_names = {snapshot.policy.name for snapshot in own}
-    versions = publications.versions
-    for record in publications.records:
-        if record.content is None or record.name in own_names:
-            continue
-        for content in (record.content, *reversed(record.previous)):
-            if (main := draw(record, versions.get(content))) is not None:
-                policies.append(main)
-                owners |= dict.fromkeys(by_key([main]), record.name)
-                share = record.share
-                if share is not None and (snapshot := draw(record, versions.get(share.content))) is not None:
-                    shares[record.name] = Share(snapshot, share.fraction, share.by)
+    results: dict[str, PolicySnapshot | str] = {}
+    owners = {key: snapshot.policy.name for key, snapshot in by_key(own).items()}
+    published = [record for record in publications.records if record.content and owners.get(record.name) != record.name]
+    for record in published:
+        # no older ones: a process that has just started has not read them, and all must serve the same version
+        for version in filter(None, map(publications.versions.get, (record.content or "", *record.previous[-1:]))):
+            snapshot = results[version.label] = _draw(version, owners, index)
+            if isinstance(snapshot, PolicySnapshot):
+                policies.append(snapshot)
+                owners |= dict.fromkeys(by_key([snapshot]), record.name)
                 break
+    for record in published:
+        if (share := record.share) and (shared := publications.versions.get(share.content)):
+            snapshot = results[shared.label] = _draw(shared, owners, index)
+            if isinstance(snapshot, PolicySnapshot) and owners.get(record.name) == record.name:
+                shares[record.name] = Share(snapshot, share.fraction, share.by)
     shadows = {snapshot.policy.shadow for snapshot in (*policies, *(share.snapshot for share in shares.values()))}
     for record in publications.records:
         if record.draft is not None and record.name in shadows:
-            draft = draw(record, PolicyVersion("", record.name, record.drafted_at or record.changed_at, record.draft))
-            if draft is not None:
-                drafts[record.name] = draft
+            draft = PolicyVersion("", record.name, record.drafted_at or record.changed_at, record.draft)
+            snapshot = results[record.name] = _draw(draft, owners, index)
+            if isinstance(snapshot, PolicySnapshot):
+                drafts[record.name] = snapshot
     free = [record for record in publications.records if record.content is None and record.owner == STORAGE]
     table = PolicyTable(policies, shares, drafts, {record.name for record in free if record.previous})
-    for name in shadows - {None} - table.by_key.keys() - drafts.keys() - problems.keys():
+    problems = {label: result for label, result in results.items() if isinstance(result, str)}
+    for name in shadows - {None} - table.by_key.keys() - results.keys():
         problems[f"shadow {quoted(name or '')}"] = "there is no draft or policy of this name"
     return table, problems
+
+
+def _draw(version: PolicyVersion, owners: Mapping[str, str], index: ModelIndex) -> PolicySnapshot | str:
+    """The policy of a version, or why it cannot be used. ``owners``: names of policies in force, by name and id."""
+    if version.policy is None:
+        return "its text is missing, or a later version of this library wrote it"
+    try:  # another version of this library, or another program, may have written it
+        (snapshot,) = resolve([check_policy(version.policy, 0)], index)
+    except ValidationFailed as error:
+        return str(error)
+    for key in by_key([snapshot]):
+        if owners.get(key, snapshot.policy.name) != snapshot.policy.name:
+            return f"id: {quoted(key)} is that of {quoted(owners[key])}; change one"
+    return with_version(snapshot, version)

@@ -115,12 +115,10 @@ class StoredPolicies:
         """Read the versions that changed records name."""
         contents = {record.content for record in records} | {record.share.content for record in records if record.share}
         contents |= {content for record in records for content in record.previous[-1:]}
-        known = self._publications.versions
-        query = wire.PolicyVersions(tuple(content for content in contents if content and content not in known))
-        new = await self._storage.read(wire.SYSTEM_ACCOUNT, query)
-        named = contents.union(*(record.previous for record in records))
-        versions = {content: version for content, version in known.items() if content in named}
-        self._publications = Publications(records, versions | {version.content: version for version in new})
+        versions = {key: version for key, version in self._publications.versions.items() if key in contents}
+        query = wire.PolicyVersions(tuple(content for content in contents if content and content not in versions))
+        versions |= {version.content: version for version in await self._storage.read(wire.SYSTEM_ACCOUNT, query)}
+        self._publications = Publications(records, versions)
 
     async def _versions_of(
         self, writes: Sequence[wire.PutPolicyVersion], claims: Sequence[wire.Write]
