@@ -228,11 +228,14 @@ async def test_rolling_back_ends_a_share_first(policies: PolicyStore, storage: S
 
 async def test_a_share_needs_a_version_in_force_and_a_fraction(policies: PolicyStore) -> None:
     await policies.draft(DESK)
-    with pytest.raises(ValidationFailed, match="'desk' has no version in force to share its traffic with"):
+    with pytest.raises(ValidationFailed, match="'desk' has no other version in force to share its traffic with"):
         await policies.publish("desk", share=0.1)
     await publish(policies, DESK)
     await policies.draft(BETTER)
     for share in (0, 1, -0.1, 1.5, True, "half", float("nan")):
+    await policies.draft(DESK)
+    with pytest.raises(ValidationFailed, match=r"share: 'desk' has no other version in force .*; leave it out"):
+        await policies.publish("desk", share=0.1)
         with pytest.raises(ValidationFailed, match=r"share: is .* above 0 and below 1"):
             await policies.publish("desk", share=share)  # type: ignore[arg-type]
     for share_by in ("user", "metadata.", ""):

@@ -210,8 +210,8 @@ class PolicyStore(Closing):
         ``publish(name)`` puts that version in force for all, and another ``share`` changes its part; with a newer
         draft, both are refused. ``note``, the reason, stands in the record and in a new version.
 
-        The draft is checked as by ``check``. Raises ``ValidationFailed``, also for a name that a file or code owns,
-        ``NotFound`` and ``PreconditionFailed``."""
+        The draft is checked as by ``check``, and a share must differ from the version in force. Raises
+        ``ValidationFailed``, also for a name that a file or code owns, ``NotFound`` and ``PreconditionFailed``."""
         terms = publication_terms({"by": by, "note": note, "share": share, "share_by": share_by})
         record = _own(await self.get(name))
         versions = await self._versions(name)
@@ -233,9 +233,9 @@ class PolicyStore(Closing):
             version = versions.setdefault(write.content, version_of(write, label))
             writes = [write]
         part = None
-        if share is not None and version.content != record.content:
-            if record.content is None:
-                problem = f"{describe(name)} has no version in force to share its traffic with"
+        if share is not None:
+            if record.content in (None, version.content):
+                problem = f"{describe(name)} has no other version in force to share its traffic with"
                 raise ValidationFailed.at("share", problem, "leave it out")
             share_by = terms["share_by"] or (running.by if running else "account")
             part = PolicyShare(version.content, terms["share"], share_by)
