@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import sqlite3
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -231,11 +233,11 @@ async def test_a_share_needs_a_version_in_force_and_a_fraction(policies: PolicyS
     with pytest.raises(ValidationFailed, match="'desk' has no other version in force to share its traffic with"):
         await policies.publish("desk", share=0.1)
     await publish(policies, DESK)
-    await policies.draft(BETTER)
-    for share in (0, 1, -0.1, 1.5, True, "half", float("nan")):
     await policies.draft(DESK)
     with pytest.raises(ValidationFailed, match=r"share: 'desk' has no other version in force .*; leave it out"):
         await policies.publish("desk", share=0.1)
+    await policies.draft(BETTER)
+    for share in (0, 1, -0.1, 1.5, True, "half", float("nan")):
         with pytest.raises(ValidationFailed, match=r"share: is .* above 0 and below 1"):
             await policies.publish("desk", share=share)  # type: ignore[arg-type]
     for share_by in ("user", "metadata.", ""):
@@ -334,6 +336,90 @@ async def test_names_gone_from_a_file_are_free_and_those_of_code_stay(storage: S
     await claim(storage, "code", "b")
     assert {record.name: record.owner for record in await policies.list()} == {"a": "storage", "b": "code", "c": "code"}
     assert claim_names("code", ["b", "c"], await policies.list(), "") == [], "a restart writes nothing"
+
+
+# later versions
+
+
+def rewrite(path: Path, old: str, new: str) -> None:
+    """Replace a text in all settings of a store."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        sql = "UPDATE setting SET body = CAST(replace(CAST(body AS TEXT), ?, ?) AS BLOB)"
+        connection.execute(sql, (old, new))
+
+
+async def version_in_use(storage: Storage, clock: FakeClock) -> str:
+    async with Router.sandbox(storage=storage, settings=Settings(clock=clock)) as router:
+        return (await router.route("Hello", policy_id="desk")).routing.policy_version
+
+
+PRESENT, LATER = '"goal":"quality"', '"goal":"quality","rule_of_a_later_version":1'
+
+
+async def test_a_draft_of_a_later_version_hides_nothing_else(tmp_path: Path, clock: FakeClock) -> None:
+    path = tmp_path / "store.db"
+    async with Console(SqliteStorage(path, clock=clock), clock=clock) as console:
+        policies = console.policies
+        await publish(policies, DESK, replace(DESK, min_quality=0.1))
+        before = await policies.draft(BETTER, by="ada")
+        rewrite(path, PRESENT, LATER)
+        assert await policies.list() == [replace(before, draft=None)]
+        assert await version_in_use(SqliteStorage(path, clock=clock), clock) == SECOND
+        with pytest.raises(ValidationFailed, match="'desk' has no draft"):
+            await policies.publish("desk")
+        assert (await policies.roll_back("desk")).label == FIRST
+        await policies.draft(Policy(name="other"))
+        rewrite(path, LATER, PRESENT)
+        assert (await policies.get("desk")).draft == BETTER, "changes keep the draft"
+        rewrite(path, PRESENT, LATER)
+        await policies.discard("desk")
+        rewrite(path, LATER, PRESENT)
+        record = await policies.get("desk")
+        assert (record.draft, record.drafted_at) == (None, None)
+
+
+async def test_a_share_is_not_completed_over_a_draft_of_a_later_version(tmp_path: Path, clock: FakeClock) -> None:
+    path = tmp_path / "store.db"
+    async with Console(SqliteStorage(path, clock=clock), clock=clock) as console:
+        policies = console.policies
+        await publish(policies, DESK)
+        await policies.draft(replace(DESK, min_quality=0.1))
+        await policies.publish("desk", share=0.1)
+        await policies.draft(BETTER)
+        rewrite(path, PRESENT, LATER)
+        with pytest.raises(ValidationFailed, match="a newer draft"):
+            await policies.publish("desk")
+
+
+async def test_a_record_of_a_later_version_is_left_out_and_not_replaced(tmp_path: Path, clock: FakeClock) -> None:
+    path = tmp_path / "store.db"
+    storage = SqliteStorage(path, clock=clock)
+    async with Console(storage, clock=clock) as console:
+        policies = console.policies
+        await claim(storage, FILE, "shop")
+        before = await policies.get("shop")
+        rewrite(path, f'"{FILE}"', "[7]")
+        await publish(policies, DESK)
+        assert [record.name for record in await policies.list()] == ["desk"]
+        with pytest.raises(PreconditionFailed):
+            await policies.draft(Policy(name="shop"))
+        rewrite(path, "[7]", f'"{FILE}"')
+        assert await policies.get("shop") == before
+
+
+async def test_a_published_text_of_a_later_version_is_a_version_without_text(
+    tmp_path: Path, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "store.db"
+    async with Console(SqliteStorage(path, clock=clock), clock=clock) as console:
+        policies = console.policies
+        await publish(policies, DESK, BETTER)
+        rewrite(path, PRESENT, LATER)
+        versions = await policies.versions("desk")
+        assert [(version.label, version.policy) for version in versions] == [(SECOND, None), (FIRST, DESK)]
+        assert await version_in_use(SqliteStorage(path, clock=clock), clock) == FIRST
+        assert f"{SECOND} is not used: its text is missing, or a later version" in caplog.text
+        assert (await policies.roll_back("desk")).label == FIRST
 
 
 # differences

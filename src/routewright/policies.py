@@ -222,7 +222,7 @@ class PolicyStore(Closing):
         writes: Sequence[wire.Write] = ()
         if running is not None:
             version = versions[running.content]
-            if record.draft is not None:
+            if record.drafted_at is not None:
                 problem = f"a share of {version.label} runs, and {describe(name)} has a newer draft"
                 raise ValidationFailed.at("name", problem, "roll_back() ends the share, discard() drops the draft")
         else:

@@ -86,8 +86,8 @@ async def test_racing_changes_leave_a_serial_history(postgres_server: PostgresSe
         ended = await anyio.run_process(race)
         counts = [line.split() for line in ended.stdout.decode().splitlines()]
         bodies = connection.execute("SELECT body FROM audit ORDER BY n").fetchall()
-    decode = msgspec.json.Decoder(list[PolicyRecord]).decode
-    history = [{record.name: record for record in decode(body)} for (body,) in bodies]
+    decode = msgspec.json.Decoder(dict[str, PolicyRecord]).decode
+    history = [decode(body) for (body,) in bodies]
     assert len(counts) == PROCESSES
     assert len(history) == sum(int(changes) for changes, _ in counts)
     assert sum(int(overtaken) for _, overtaken in counts), "they were in each other's way"

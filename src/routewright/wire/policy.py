@@ -245,7 +245,8 @@ class PolicyRecord(Struct, frozen=True, kw_only=True):
     owner: str = "storage"
     """``storage``, ``code``, or ``file <path>``: who publishes the name."""
     draft: Policy | None = None
-    """What the next publication puts in force."""
+    """What the next publication puts in force. Null beside ``drafted_at``: a later version wrote it, which this one
+    cannot read."""
     drafted_at: str | None = None
     drafted_by: str = ""
     content: str | None = None

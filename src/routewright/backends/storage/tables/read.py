@@ -33,7 +33,7 @@ RETENTION = wire.SetRetention(production_s=30 * DAY_S, sandbox_s=DAY_S)
 """The default (contract 9)."""
 SETTING = "retention"
 POLICIES = "policies"
-"""Setting with all policy records, so that looking for a change reads one row."""
+"""Setting with all policy records by name, so that looking for a change reads one row."""
 TEXT = "policy_version:"
 """Prefix of the settings with complete policy versions. Settings need no change of the schema."""
 
@@ -49,7 +49,8 @@ _change = msgspec.json.Decoder(HealthChange).decode
 _feedback = msgspec.json.Decoder(wire.PutFeedback).decode
 _retention = msgspec.json.Decoder(wire.SetRetention).decode
 _version = msgspec.json.Decoder(wire.PolicyVersion).decode
-_records = msgspec.json.Decoder(list[wire.PolicyRecord]).decode
+_record = msgspec.json.Decoder(wire.PolicyRecord).decode
+raw_policies = msgspec.json.Decoder(dict[str, dict[str, msgspec.Raw]]).decode
 decode_learned = msgspec.json.Decoder(wire.LearnedModel).decode
 
 _SINCE = "(SELECT compromised_from FROM key WHERE key.account = trace.account AND key.id = trace.key_id)"
@@ -138,7 +139,7 @@ def answer(account: str, query: wire.Query, connection: Statements) -> Any:
         case wire.PolicyVersions():
             return read_versions(connection, query) if is_system else []
         case wire.PolicyRecords():
-            return list(read_policies(connection).values()) if is_system else []
+            return list(policies_of(policies_body(connection)).values()) if is_system else []
         case wire.LearnedSince():
             return [decode_learned(body) for (body,) in rows(_LEARNED, query.fleet, query.epoch)] if is_system else []
         case wire.CurrentRetention():
@@ -225,20 +226,31 @@ def read_versions(connection: Statements, query: wire.PolicyVersions) -> list[wi
         rows = select_rows(connection, _BY_CONTENT, query.contents)
     else:
         rows = connection.execute(_BY_NAME, (query.name,)).fetchall()
-    texts = dict(select_rows(connection, _TEXTS, [TEXT + content for content, *_ in rows]))  # PostgreSQL joins slowly
-    versions = [_version(texts[TEXT + row[0]]) if TEXT + row[0] in texts else wire.PolicyVersion(*row) for row in rows]
-    return versions if query.name is None else sorted(versions, key=in_order, reverse=True)
+    versions = {row[0]: wire.PolicyVersion(*row) for row in rows}
+    # in a statement of its own, since PostgreSQL joins slowly
+    for name, text in select_rows(connection, _TEXTS, [TEXT + content for content in versions]):
+        with suppress(msgspec.MsgspecError):  # else a later version of the library wrote it
+            versions[name.removeprefix(TEXT)] = _version(text)
+    return [*versions.values()] if query.name is None else sorted(versions.values(), key=in_order, reverse=True)
 
 
 @lru_cache(2)  # every Router reads them every two seconds, and they seldom change
-def _policies(body: bytes) -> Mapping[str, wire.PolicyRecord]:
-    return {record.name: record for record in _records(body)}
+def policies_of(body: bytes) -> Mapping[str, wire.PolicyRecord]:
+    """The policy records, by name. Those that this version cannot read are left out; of others, the draft."""
+    # While servers are upgraded, a newer one may store a draft with rules that an older one cannot read. There, what is
+    # in force must stay readable, to be served and rolled back; `drafted_at` shows that there is a draft.
+    # test_a_draft_of_a_later_version_hides_nothing_else
+    records: dict[str, wire.PolicyRecord] = {}
+    for name, fields in raw_policies(body).items():
+        for readable in ({**fields, "draft": None}, fields):
+            with suppress(msgspec.ValidationError):
+                records[name] = _record(msgspec.json.encode(readable))
+    return records
 
 
-def read_policies(connection: Statements) -> Mapping[str, wire.PolicyRecord]:
-    """The policy records, by name."""
-    row = connection.execute(_SETTING, (POLICIES,)).fetchone()
-    return {} if row is None else _policies(row[0])
+def policies_body(connection: Statements) -> bytes:
+    """The policy records, as they are stored."""
+    return (connection.execute(_SETTING, (POLICIES,)).fetchone() or (b"{}",))[0]
 
 
 def _read_snapshots(connection: Statements, ids: Sequence[str]) -> list[wire.Snapshot]:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from routewright import wire
 from routewright._core.accounts.keys import compromised_from
@@ -22,7 +22,7 @@ from routewright.wire import Environment, Trace, Write, Written
 
 from . import webhooks
 from .ledger import PUT_EVENT, PUT_ROWS, TableShelf, columns_of
-from .read import POLICIES, SETTING, TEXT, decode_learned, read_policies, read_versions
+from .read import POLICIES, SETTING, TEXT, decode_learned, policies_body, policies_of, raw_policies, read_versions
 from .statements import Row, Statements, insert, select_rows, upsert
 from .traces import BY_IDS, TraceRows, add_traces, delete, put_traces
 
@@ -117,10 +117,13 @@ class Writes:
                 case wire.PutPolicyVersion() as version:
                     results.append(_put_version(connection, version))
                 case wire.PutPolicyRecord(record):
-                    stored = read_policies(connection)
+                    stored = raw_policies(policies_body(connection))
                     results.append(Written(record.name not in stored))
-                    records = {**stored, record.name: record}
-                    connection.execute(_PUT_SETTING, (POLICIES, _encode([records[name] for name in sorted(records)])))
+                    fields = asdict(record)
+                    if record.draft is None and record.drafted_at is not None:  # this version cannot read the draft
+                        del fields["draft"]
+                    records = {**stored, record.name: {**stored.get(record.name, {}), **fields}}
+                    connection.execute(_PUT_SETTING, (POLICIES, _encode(dict(sorted(records.items())))))
                 case wire.AddLearned(fleet, models):
                     for model, more in models.items():
                         row = connection.execute(_OF_MODEL, (fleet, model)).fetchone()
@@ -182,7 +185,8 @@ def _read_before(connection: Statements, account: str, transaction: AccountTrans
     if isinstance(write, wire.PutEndpoint):
         return webhooks.endpoint_by_id(connection, write.endpoint.id)
     if isinstance(write, wire.PutPolicyRecord):
-        return read_policies(connection).get(write.record.name)
+        body = policies_body(connection)
+        return policies_of(body).get(write.record.name) or raw_policies(body).get(write.record.name)
     return before(transaction.shelf, account, write)
 
 
