@@ -106,7 +106,7 @@ RACER = """
 async def test_one_published_version_decides_each_request_while_publications_race(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest, full: bool
 ) -> None:
-    processes, rounds = (8, 400) if full else (2, 20)
+    processes, rounds = (8, 100) if full else (2, 20)
     url = f"sqlite:///{tmp_path}/store.db" if kind == "sqlite" else request.getfixturevalue("postgres")
     storage = open_storage(url)
     console = Console(storage)
