@@ -95,11 +95,10 @@ class PolicyFile:
 
     def _signature(self) -> tuple[int, int, int] | None:
         """Modification time, size and inode; at least one changes when the file is written."""
-        try:
+        with suppress(OSError, ValueError):
             status = os.stat(self.path)
-        except (OSError, ValueError):
-            return None
-        return status.st_mtime_ns, status.st_size, status.st_ino
+            return status.st_mtime_ns, status.st_size, status.st_ino
+        return None
 
 
 async def watch(file: PolicyFile, reload: weakref.WeakMethod[Reload], clock: Clock) -> None:
@@ -189,8 +188,8 @@ class PolicyStore(Closing):
         return await self._put(record, _without_draft(record), {})
 
     async def check(self, name: str) -> Policy:
-        """Check that all models of the draft are known, and return it. Known are those of the bundled catalogue, of the
-        Console's ``catalogue``, and those that recent traces were decided with. Raises ``ValidationFailed`` and
+        """Check that all models of the draft are known, and return it. It knows the models of the bundled catalogue, of
+        the Console's ``catalogue``, and those that recent traces were decided with. Raises ``ValidationFailed`` and
         ``NotFound``."""
         return await self._check(_draft_of(await self.get(name)))
 
@@ -318,16 +317,14 @@ class PolicyStore(Closing):
         return after
 
     async def _check(self, policy: Policy) -> Policy:
-        """Raises ``ValidationFailed`` for unknown models, a shadow that there is not, and an id that another policy
-        has."""
+        """Raises ``ValidationFailed`` for unknown models, an unknown shadow, or an id of another policy."""
         with renaming(_explain):
             resolve([policy], await known_models(self._checked, self._catalogue))
         records = await self.list()
         if policy.shadow is not None:
             _check_name(f"policies[{describe(policy.name)}].shadow", policy.shadow, [record.name for record in records])
-        contents = [record.content for record in records if record.name != policy.name]
-        query = wire.PolicyVersions(tuple(content for content in contents if content is not None))
-        others = await self._checked.read(SYSTEM_ACCOUNT, query)
+        contents = tuple(record.content for record in records if record.content and record.name != policy.name)
+        others = await self._checked.read(SYSTEM_ACCOUNT, wire.PolicyVersions(contents))
         check_apart([*(version.policy for version in others if version.policy is not None), policy])
         return policy
 

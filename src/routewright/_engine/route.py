@@ -272,7 +272,8 @@ class Engine:
         and the published policies."""
         request = read.request
         policy = applied_policy = None
-        class_name = assignment = ""
+        class_name = ""
+        assignment = ""
         if self.log.dropped:
             self.log.keep_dropped()
         started_at = self._clock.monotonic() if admission is None else admission.started_at
@@ -294,8 +295,8 @@ class Engine:
         if request.policy_id is not None:
             policy, assignment = policies.choose(request.policy_id, caller.account, request.metadata)
             shadow = policies.shadow(policy)
-            policy, class_name = class_of(policy, request.metadata or {}, spent)
             spent = self.admissions.find_spent(caller, policy, shadow or policy) if policy.classes or shadow else None
+            policy, class_name = class_of(policy, request.metadata or {}, spent)
             requested = requested_of(request, self.defaults)
             applied_policy = AppliedPolicy(policy, request.models, requested, spent, shadow)
             request = apply_policy(request, policy)
