@@ -47,11 +47,9 @@ class World:
         y = self.actual(before, x)
         numbers = (sizes * 3 + before) * 3 + after
         sums = np.array([np.bincount(numbers, moment, 27) for moment in moments_of(x, c, y)]).T
-        cells = [
-            Cell(MODELS[place // 3 % 3], MODELS[place // 3 % 3], MODELS[place % 3], place // 9) for place in range(27)
-        ]
+        cells = [Cell(MODELS[place // 3 % 3], MODELS[place % 3], is_hit=False, size=place // 9) for place in range(27)]
         calibration = Calibration(zip(cells, sums, strict=True))
-        figures = calibration.figures()
+        figures = calibration.figures(1.0)
         assert figures is not None
         return calibration, figures
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from routewright import Catalogue, Console, MemoryStorage, Policy, Pricing, Router, SqliteStorage
 from routewright.errors import NotFound, ValidationFailed
 from routewright.testing import FakeClock, ScriptedProvider
+from routewright.testing.provider import Line, Pause
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     Budget,
@@ -26,6 +27,7 @@ from routewright.wire import (
     PolicyRecord,
     PolicyWhen,
     PutPolicyRecord,
+    UpstreamCall,
 )
 
 from .traffic import BIG, DRAFT, LIVE, MODELS, SMALL, TINY, Lengths, router_of, serve
@@ -67,6 +69,11 @@ async def test_a_request_counts_as_soon_as_it_is_answered(tmp_path: Path) -> Non
             await router.route("Hello")
             counts.append((await Console(storage).what_if()).requests)
     assert counts == [*range(1, 21)]
+
+
+class Slow(Lengths):
+    def turn(self, call: UpstreamCall) -> Sequence[Line]:
+        return [Pause(1.0), *super().turn(call)]
 
 
 class RealClock(FakeClock):
@@ -234,6 +241,34 @@ async def test_new_refusals_are_in_no_cost_of_an_account() -> None:
     (limit,) = (await console.simulate(draft)).blocked
     assert limit.expected_usd == pytest.approx(cost.after_usd, rel=0.1)
     await router.aclose()
+
+
+async def test_answers_of_the_cache_are_no_outcomes_of_a_model() -> None:
+    console, _ = await console_over((5, {}), (200, {"cache": {"mode": "exact"}}))
+    for report in (await console.what_if(), await console.simulate(LIVE)):
+        assert (report.requests, report.rerouted, report.drifts) == (205, 0, [])
+        assert report.problem == "requests with an outcome: 8; at least 30 are needed"
+        assert (report.cost_before_usd, report.latency_before_ms) == (None, None)
+    assert (await console.what_if()).hits == 197
+
+
+async def test_a_hit_that_becomes_a_call_is_no_reroute() -> None:
+    clock = FakeClock()
+    storage = MemoryStorage()
+    router = router_of(storage, Slow(1), clock)
+    cost_usd = await serve(router, clock, 40, 1)
+    cost_usd += await serve(router, clock, 60, 1, cache={"mode": "exact"})
+    await router.aclose()
+    report = await Console(storage, clock=clock).what_if(cache=False)
+    assert (report.hits, report.rerouted, report.reroutes) == (57, 0, [])
+    assert report.cost_before_usd is not None
+    assert report.cost_after_usd is not None
+    assert report.cost_before_usd.value == pytest.approx(cost_usd)
+    assert report.cost_after_usd.value > 1.5 * cost_usd
+    assert report.latency_before_ms is not None
+    assert report.latency_after_ms is not None
+    assert report.latency_before_ms.value == pytest.approx(430)  # 43 calls of a second, 57 hits
+    assert report.latency_after_ms.value == pytest.approx(1_000)
 
 
 async def test_an_unknown_price_is_no_saving() -> None:

@@ -173,22 +173,18 @@ class Simulator:
         problem = _problem(simulation, calibration, drifts)
         cells = simulation.cells
         costs = latencies = None
-        answered = {cell: int(sums[0]) for cell, sums in calibration.cells if cell.served and cell.after}
+        cells = simulation.cells
+        moments = zip(cells, simulation.latencies, strict=True)
+        timed = [(cell, sums) for cell, sums in moments if cell.before or cell.is_hit]
+        answered = {cell: int(sums[0]) for cell, sums in timed if cell.after}
         latency_problem = problem or _latency_problem(calibration, answered)
         if problem is None:
-            costs = calibration.figures()
+            costs = calibration.figures(usd(1))
         if latency_problem is None:
-            timed = [(cell, sums) for cell, sums in zip(cells, simulation.latencies, strict=True) if cell.served]
-            latencies = Calibration(timed).figures()
-        counts = {cell: int(sums[0]) for cell, sums in zip(cells, simulation.costs, strict=True)}
-        pairs: dict[tuple[str | None, str | None], int] = {}
-        for cell, count in counts.items():
-            if cell.before != cell.after and (cell.served is not None or cell.before is None):
-                pairs[cell.before, cell.after] = pairs.get((cell.before, cell.after), 0) + count
-        ranked = sorted(pairs.items(), key=lambda pair: -pair[1])
+            latencies = Calibration(timed).figures(1 / max(1, sum(answered.values())))
         constraints = dict.fromkeys(constraint for constraint, _ in simulation.refused)
         refused = simulation.refused
-        rerouted = sum(pairs.values())
+        rerouted = simulation.reroutes.total()
         return {
             "since": self._since,
             "until": self._until,
@@ -197,10 +193,10 @@ class Simulator:
             "rerouted": rerouted,
             "rerouted_share": _share(rerouted, simulation),
             "refused_share": _share(sum(refused[name, True] for name in constraints), simulation),
-            "reroutes": [wire.Reroute(*pair, count) for pair, count in ranked[:_TOP]],
+            "reroutes": [wire.Reroute(*pair, count) for pair, count in simulation.reroutes.most_common(_TOP)],
             "actual_cost_usd": usd(simulation.actual_nanos),
-            **_named("cost", "usd", costs, 1e-9),
-            **_named("latency", "ms", latencies, 1 / max(1, sum(answered.values()))),
+            **_named("cost", "usd", costs),
+            **_named("latency", "ms", latencies),
             "refusals": [wire.RefusalChange(name, refused[name, True], refused[name, False]) for name in constraints],
             "expectations": sorted({cell.after for cell in cells if cell.after} - calibration.outcomes.keys()),
             "drifts": drifts,
@@ -236,16 +232,9 @@ def _calibrate(simulation: Simulation) -> Calibration:
     return Calibration(zip(simulation.cells, simulation.costs, strict=True))
 
 
-def _named(figure: str, unit: str, figures: Figures | None, factor: float) -> dict[str, wire.Estimate | None]:
-    return {
-        f"{figure}_before_{unit}": figures and _scaled(figures.before, factor),
-        f"{figure}_after_{unit}": figures and _scaled(figures.after, factor),
-        f"{figure}_change": figures and figures.change,
-    }
-
-
-def _scaled(estimate: wire.Estimate, factor: float) -> wire.Estimate:
-    return wire.Estimate(estimate.value * factor, estimate.low * factor, estimate.high * factor)
+def _named(figure: str, unit: str, figures: Figures | None) -> dict[str, wire.Estimate | None]:
+    names = f"{figure}_before_{unit}", f"{figure}_after_{unit}", f"{figure}_change"
+    return dict(zip(names, figures or (None, None, None), strict=True))
 
 
 def _share(count: int, simulation: Simulation) -> wire.Estimate | None:

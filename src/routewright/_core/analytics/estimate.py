@@ -17,8 +17,8 @@ The interval is for another day with as many requests of the same kind. Its vari
 - the figure of one request differs from its expectation: sum(v c^2), where v = sum((y - R x)^2) / sum(x^2);
 - the doubt about the ratios of models with few outcomes.
 
-Everything is a sum over requests, added up by cell: the model that served, the one as decided, the one that would
-serve, and the size of the prompt. So memory does not grow with the traffic, and one pass is enough.
+Everything is a sum over requests, added up by cell: the model that was chosen, the one that would be, whether the cache
+answered, and the size of the prompt. So memory does not grow with the traffic, and one pass is enough.
 """
 
 from __future__ import annotations
@@ -58,10 +58,11 @@ FloatArray = NDArray[np.float64]
 class Cell(NamedTuple):
     """A group of requests. None: no model."""
 
-    served: str | None
-    """The model whose outcome ``y`` is; None for answers of the cache."""
     before: str | None
+    """The model whose outcome ``y`` is."""
     after: str | None
+    is_hit: bool
+    """The cache answered, so ``y`` is the outcome of no model, and ``before`` is None."""
     size: int
 
     @property
@@ -103,8 +104,8 @@ class Calibration:
         self.cells = [(cell, sums) for cell, sums in cells if sums[_N]]
         groups: dict[tuple[str, int | None], FloatArray] = {}
         for cell, sums in self.cells:
-            if cell.served is not None:
-                for key in ((cell.served, cell.size), (cell.served, None)):
+            if cell.before is not None:
+                for key in ((cell.before, cell.size), (cell.before, None)):
                     groups[key] = groups.get(key, 0.0) + sums
         whole = {
             key: sums
@@ -145,8 +146,8 @@ class Calibration:
         """What the expected figure of a request is multiplied by; 0 without a model."""
         return 0.0 if model is None else self.ratio(self.key(model, size)).ratio
 
-    def figures(self) -> Figures | None:
-        """Totals with intervals. None without requests."""
+    def figures(self, unit: float) -> Figures | None:
+        """Totals with intervals, multiplied by ``unit``. None without requests."""
         if not self.cells:
             return None
         sums = np.array([sums for _, sums in self.cells])  # (cells, 10)
@@ -159,9 +160,8 @@ class Calibration:
             same = np.array([[cell.before == cell.after] for cell, _ in self.cells])
             spread = after.minus(before, rate, same).deviation(sums) / totals[0]
             change = wire.Estimate(rate - 1, max(-1.0, rate - 1 - Z * spread), rate - 1 + Z * spread)
-        return Figures(
-            _estimate(totals[0], before.deviation(sums)), _estimate(totals[1], after.deviation(sums)), change
-        )
+        old = _estimate(unit * totals[0], unit * before.deviation(sums))
+        return Figures(old, _estimate(unit * totals[1], unit * after.deviation(sums)), change)
 
     def _line(self, side: str, column: int) -> _Line:
         """The influence of a request on the total of one side, as coefficients of x, c and y by cell."""
@@ -180,7 +180,7 @@ class Calibration:
                 routed[key] = routed.get(key, 0.0) + float(sums[column])
         moved = np.zeros((n, 3))
         for place, (cell, _) in enumerate(self.cells):
-            for key in () if cell.served is None else ((cell.served, cell.size), (cell.served, None)):
+            for key in () if cell.before is None else ((cell.before, cell.size), (cell.before, None)):
                 ratio = self._ratios.get(key)
                 if ratio is not None and ratio.expected and key in routed:
                     weight = routed[key] / ratio.expected

@@ -66,8 +66,8 @@ class _Class(Struct):
     dials: RequestOptions
     is_same: bool
     """Nothing that decides has changed."""
-    figures: dict[tuple[str | None, str | None, str | None], _Figures] = {}
-    """By the models that served, were decided and would be."""
+    figures: dict[tuple[str | None, str | None, bool], _Figures] = {}
+    """By the first fields of the cell."""
     scored: RequestClass | None = None
     """Requests of one are scored together. None: they are decided one by one, since more than their numbers matter."""
     eligible: Eligible | None = None
@@ -147,6 +147,8 @@ class Simulation:
         self.hits = 0
         self.unknown_spent = 0
         self.actual_nanos = 0
+        self.reroutes: Counter[tuple[str | None, str | None]] = Counter()
+        """By the models before and after. None: refused."""
         self.refused: Counter[tuple[str, bool]] = Counter()
         """By constraint, and whether the refusal is new."""
         self.examples: list[wire.SimulationExample] = []
@@ -174,7 +176,7 @@ class Simulation:
                 self._sum_up(account, day, rows)
                 rows = []
             day = record.created_at[:10]
-            served = before = record.chosen
+            before = record.chosen
             self.actual_nanos += record.cost_nanos
             if record.hit:
                 self.hits += 1
@@ -182,10 +184,10 @@ class Simulation:
                 after = after if self._hits_call else Outcome(None)
             elif before != after.model:
                 self._note(request, after)
-            pair = served, before, after.model
-            figures = own.figures.get(pair)
+            kind = before, after.model, record.hit
+            figures = own.figures.get(kind)
             if figures is None:
-                figures = own.figures[pair] = self._expect(pair, request)
+                figures = own.figures[kind] = self._expect(kind, request)
             outcome = record.cost_nanos, record.duration_ms, record.charged_nanos, record.output_tokens or 0
             rows.append(figures + outcome)
         self._sum_up(account, day, rows)
@@ -268,12 +270,12 @@ class Simulation:
             self._revised.put(key, revised)
         return revised
 
-    def _expect(self, pair: tuple[str | None, str | None, str | None], request: _Request) -> _Figures:
-        """Expected figures of a class for the models that served, were decided and would be."""
+    def _expect(self, kind: tuple[str | None, str | None, bool], request: _Request) -> _Figures:
+        """Expected figures of a class in the cell of its size."""
         inputs = request.inputs
-        cell = Cell(*pair, size_class(inputs.tokens.estimate) // _SIZE_STEPS)
+        cell = Cell(*kind, size_class(inputs.tokens.estimate) // _SIZE_STEPS)
         place = self._cells.setdefault(cell, len(self._cells))
-        served = cell.served
+        served = cell.before
         board = request.moment.before
         yards = request.moment.yards
         x_nanos, x_ms = _expected(yards[0], inputs, cell.before)
@@ -329,7 +331,7 @@ class Simulation:
         lengths = lengths_of(*columns[[5, 9]])
         sums = np.array([np.bincount(places[is_compared], moment[is_compared], count) for moment in lengths]).T
         for place in np.flatnonzero(sums[:, 0]).tolist():
-            key = str(self.cells[place].served), day
+            key = str(self.cells[place].before), day
             self.lengths[key] = self.lengths.get(key, 0.0) + sums[place]
 
     def _note(self, request: _Request, after: Outcome) -> None:
@@ -343,8 +345,8 @@ class Simulation:
             board = request.moment.before.with_dials(request_options_of(inputs))
             constraint = decide_alone(inputs, board).constraint
             self.refused[constraint, False] += 1
-        pairs = [(example.from_model, example.to_model) for example in self.examples]
-        if len(pairs) < _EXAMPLES and (before, after.model) not in pairs:
+        self.reroutes[before, after.model] += 1
+        if len(self.examples) < _EXAMPLES and self.reroutes[before, after.model] == 1:
             old_text = describe(inputs, request.moment.before)
             text = INVALID if request.own.template is None else describe(request.changed, request.after)
             self.examples.append(wire.SimulationExample(record.id, before, after.model, old_text, text))
