@@ -591,14 +591,17 @@ class Console(Closing):
         account: str | None = None,
     ) -> wire.WhatIfReport:
         """Decide the stored requests of a time again ``without`` some models or with ``only`` some, at the ``prices``
-        of a catalogue, or with ``cache=False``, and report what they would have cost. No model is called. Raises
-        ``ValidationFailed``."""
+        of a catalogue that differ from the bundled ones, or with ``cache=False``, and report what they would have cost.
+        No model is called. ``account`` None: all that were created, and ``default``. Raises ``ValidationFailed``."""
         refuse_keys({"without": without, "only": only, "prices": prices})
         check_choice("cache", cache, (True, False))
         if prices is not None and not isinstance(prices, Catalogue):
             raise ValidationFailed.at("prices", f"is {shown(prices)}", "pass a Catalogue, such as Catalogue.load(FILE)")
-        models = None if prices is None else prices.models
-        return await self._simulator(since, filter, account).what_if(without, only, models, cache)
+        # ``Catalogue.load`` overlays the bundled catalogue, whose other prices must not replace those of the traces.
+        bundled = {model.id: (model.pricing_per_1m, model.price_changes) for model in Catalogue().models}
+        models = () if prices is None else prices.models
+        priced = [model for model in models if (model.pricing_per_1m, model.price_changes) != bundled.get(model.id)]
+        return await self._simulator(since, filter, account).what_if(without, only, priced, cache)
 
     def _simulator(self, since: str, filter: str, account: str | None) -> Simulator:
         refuse_keys({"since": since, "filter": filter})

@@ -26,6 +26,7 @@ from routewright.wire import (
     PolicyMatch,
     PolicyRecord,
     PolicyWhen,
+    PriceChange,
     PutPolicyRecord,
     UpstreamCall,
 )
@@ -33,6 +34,7 @@ from routewright.wire import (
 from .traffic import BIG, DRAFT, LIVE, MODELS, SMALL, TINY, Lengths, router_of, serve
 
 pytestmark = pytest.mark.anyio
+BUNDLED = next(model for model in Catalogue().models if model.id == "openai/gpt-4.1")
 
 NO_MATCH = "no stored production request matches; the sandbox is left out"
 
@@ -407,3 +409,31 @@ async def test_what_if_at_other_prices() -> None:
     assert report.cost_after_usd is not None
     assert report.rerouted == 0
     assert report.cost_after_usd.value == pytest.approx(2 * cost_usd, rel=0.01)
+
+
+async def test_a_price_replaces_the_stored_one_and_its_changes() -> None:
+    clock = FakeClock()
+    storage = MemoryStorage()
+    changed = replace(BIG, price_changes=(PriceChange("2026-01-01", Pricing(2.5, 10.0)),))
+    router = router_of(storage, Lengths(1), clock, models=[changed])
+    cost_usd = await serve(router, clock, 60, 1)
+    await router.aclose()
+    prices = Catalogue([replace(BIG, pricing_per_1m=Pricing(10.0, 40.0))])
+    report = await Console(storage, clock=clock).what_if(prices=prices)
+    assert report.cost_after_usd is not None
+    assert report.cost_after_usd.value == pytest.approx(4 * cost_usd, rel=0.01)
+
+
+async def test_a_price_file_changes_the_prices_that_it_names_alone(tmp_path: Path) -> None:
+    """A price of one's own stays, although the file overlays the bundled list prices."""
+    clock = FakeClock()
+    storage = MemoryStorage()
+    router = router_of(storage, Lengths(1), clock, models=[replace(BUNDLED, pricing_per_1m=Pricing(1.0, 4.0))])
+    await serve(router, clock, 60, 1)
+    await router.aclose()
+    for model, change in (("openai/gpt-4.1-mini", 0.0), (BUNDLED.id, 2.0)):
+        path = tmp_path / "prices.toml"
+        path.write_text(f'[prices]\n"{model}" = {{ input_usd = 3, output_usd = 12 }}\n')
+        report = await Console(storage, clock=clock).what_if(prices=Catalogue.load(path))
+        assert report.cost_change is not None
+        assert report.cost_change.value == pytest.approx(change, abs=0.01)

@@ -32,7 +32,7 @@ class Lengths:
         self.factor = factor
 
     def draw(self, model: str) -> int:
-        return max(1, round(self.factor * LENGTHS[model] * exp(self.chance.gauss(-(_SIGMA**2) / 2, _SIGMA))))
+        return max(1, round(self.factor * LENGTHS.get(model, 500) * exp(self.chance.gauss(-(_SIGMA**2) / 2, _SIGMA))))
 
     def turn(self, call: UpstreamCall) -> Sequence[Line]:
         count = len(str(call.messages[-1].content).split())

@@ -89,14 +89,14 @@ class Simulator:
         )
 
     async def what_if(
-        self, without: Collection[str], only: Collection[str], prices: Sequence[wire.Model] | None, cache: bool
+        self, without: Collection[str], only: Collection[str], prices: Sequence[wire.Model], cache: bool
     ) -> wire.WhatIfReport:
         """The report on other models or prices (``Console.what_if``)."""
         await self._find_accounts()
         selection = self._select(*self._terms)
         known = [model.id for model in await self._find_models(selection)]
         bundled = {model.id for model in self._models}  # prices of models that no request could take change nothing
-        priced = [model.id for model in prices or () if model.id not in bundled]
+        priced = [model.id for model in prices if model.id not in bundled]
         for path, names in (("without", without), ("only", only), ("prices", priced)):
             if isinstance(names, str):
                 raise ValidationFailed.at(path, f"is {shown(names)}", "pass a list of model ids")
@@ -106,7 +106,7 @@ class Simulator:
                     raise ValidationFailed.at(path, f"unknown model {shown(name)}", hint)
         if self._has_traces and not any(name not in without and (not only or name in only) for name in known):
             raise ValidationFailed.at("without", "leaves no model", "keep one or more")
-        transform = _transform(without, only, prices) if without or only or prices is not None else None
+        transform = _transform(without, only, prices) if without or only or prices else None
         simulation = await self._run(
             selection,
             lambda snapshots: Simulation(snapshots, None, transform, hits_call=not cache, yardstick=self._yardstick),
@@ -212,15 +212,16 @@ def _snapshot_ids(records: Iterable[wire.DecisionRecord]) -> set[str]:
     return {entry.health for entry in inputs} | {entry.catalogue for entry in inputs} | policies
 
 
-def _transform(without: Collection[str], only: Collection[str], prices: Sequence[wire.Model] | None) -> Transform:
-    pricing = {model.id: model.pricing_per_1m for model in prices or ()}
+def _transform(without: Collection[str], only: Collection[str], prices: Sequence[wire.Model]) -> Transform:
+    priced = {model.id: model for model in prices}
 
     def transform(models: Sequence[wire.Model]) -> list[wire.Model]:
         return [
             replace(
                 model,
                 disabled=model.disabled or model.id in without or bool(only and model.id not in only),
-                pricing_per_1m=pricing.get(model.id, model.pricing_per_1m),
+                pricing_per_1m=priced.get(model.id, model).pricing_per_1m,
+                price_changes=priced.get(model.id, model).price_changes,
             )
             for model in models
         ]
