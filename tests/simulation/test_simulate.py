@@ -245,6 +245,30 @@ async def test_new_refusals_are_in_no_cost_of_an_account() -> None:
     await router.aclose()
 
 
+@pytest.mark.parametrize("days", [0, 3])
+async def test_other_requests_of_the_account_use_up_its_limits(days: int) -> None:
+    """Those that the draft does not concern, and those from before the simulated time."""
+    clock = FakeClock()
+    storage = MemoryStorage()
+    console = Console(storage, clock=clock)
+    router = router_of(storage, Lengths(1), clock, [DRAFT])
+    await console.create_account("acme", plan="unlimited")
+    other_usd = await serve(router, clock, 40, 1, caller=Caller("acme"), policy_id=None, models=[BIG.id])
+    await clock.advance(86_400 * days)
+    cost_usd = await serve(router, clock, 40, 1, caller=Caller("acme"))
+    await router.aclose()
+    draft = Policy(name="live", models=[BIG.id])
+    (cost,) = (await console.simulate(draft, since="1d")).costlier
+    limit_usd = other_usd + 0.9 * cost.after_usd
+    assert cost_usd < 0.8 * cost.after_usd < limit_usd
+    await console.change_account("acme", monthly_limit_usd=limit_usd)
+    (blocked,) = (await console.simulate(draft, since="1d")).blocked
+    assert blocked.expected_usd == pytest.approx(other_usd + cost.after_usd, rel=0.1)
+    assert 0 < blocked.requests < 40
+    await console.change_account("acme", monthly_limit_usd=other_usd + 1.1 * cost.after_usd)
+    assert (await console.simulate(draft, since="1d")).blocked == []
+
+
 async def test_answers_of_the_cache_are_no_outcomes_of_a_model() -> None:
     console, _ = await console_over((5, {}), (200, {"cache": {"mode": "exact"}}))
     for report in (await console.what_if(), await console.simulate(LIVE)):

@@ -81,7 +81,7 @@ class Simulator:
         return wire.SimulationReport(
             policy=policy.name,
             version=draft.label,
-            blocked=_blocked(simulation, daily, self._accounts),
+            blocked=_blocked(await self._read_usage({account for account, _ in daily}), daily),
             costlier=_costlier(daily),
             examples=simulation.examples,
             unknown_spent=simulation.unknown_spent,
@@ -141,6 +141,15 @@ class Simulator:
                     if isinstance(snapshot, wire.CatalogueSnapshot):
                         return snapshot.models
         return self._models
+
+    async def _read_usage(self, names: Collection[str]) -> list[tuple[wire.Account, list[wire.UsageCount]]]:
+        """Usage of the accounts with limits, since the periods began that the simulated time is in."""
+        first = min(start(self._since[:10]) for start in _STARTS.values())
+        last = self._until[:10]
+        query = wire.UsageCounts(first=first, last=last, environment="production", group_by="model", groups=0)
+        accounts = [account for name in sorted(names) if (account := self._accounts[name]) is not None]
+        limited = [account for account in accounts if account.has_limited_money]
+        return [(account, (await self._storage.read(account.name, query)).all) for account in limited]
 
     async def _read_snapshots(self, ids: Collection[str]) -> list[wire.Snapshot]:
         return await self._storage.read(SYSTEM_ACCOUNT, wire.SnapshotsById(tuple(ids)))
@@ -295,12 +304,14 @@ def _latency_problem(calibration: Calibration, answered: Mapping[Cell, int]) -> 
 
 
 class _Day(NamedTuple):
-    """The requests of an account and day, without new refusals: expected cost, and charges."""
+    """The simulated requests of an account and day. Those newly refused are in the last two figures alone."""
 
-    requests: float
-    before_usd: float
-    after_usd: float
-    charged_usd: float
+    requests: float = 0.0
+    before_usd: float = 0.0
+    after_usd: float = 0.0
+    refused: float = 0.0
+    refused_usd: float = 0.0
+    """What they were charged."""
 
 
 def _daily(simulation: Simulation, calibration: Calibration) -> dict[tuple[str, str], _Day]:
@@ -308,13 +319,15 @@ def _daily(simulation: Simulation, calibration: Calibration) -> dict[tuple[str, 
     cells = simulation.cells
     daily = {}
     for key, by_cell in simulation.accounts.items():
-        total = np.zeros(4)
+        total = np.zeros(5)
         for place, (requests, x, c, charges) in by_cell.items():
             cell = cells[place]
-            if not cell.is_newly_refused:
+            if cell.is_newly_refused:
+                total[3:] += requests, usd(charges)
+            else:
                 before = x * calibration.factor(cell.before, cell.size)
                 after = c * calibration.factor(cell.after, cell.size)
-                total += requests, usd(before), usd(after), usd(charges)
+                total[:3] += requests, usd(before), usd(after)
         daily[key] = _Day(*total.tolist())
     return daily
 
@@ -329,30 +342,28 @@ def _costlier(daily: Mapping[tuple[str, str], _Day]) -> list[wire.AccountCost]:
 
 
 def _blocked(
-    simulation: Simulation,
-    daily: Mapping[tuple[str, str], _Day],
-    accounts: Mapping[str, wire.Account | None],
+    usage: Iterable[tuple[wire.Account, Iterable[wire.UsageCount]]], daily: Mapping[tuple[str, str], _Day]
 ) -> list[wire.BlockedBudget]:
-    """Limits that the expected charges exceed and the real ones did not. Periods that began before the simulated time
-    are counted from its start."""
+    """Limits that the expected charges exceed and the real ones did not. ``usage``: of all requests of an account, by
+    day in order of time."""
     blocked = []
-    for name, account in accounts.items():
-        limits = () if account is None else zip(_STARTS.items(), account.period_nanos, strict=True)
-        for (period, start), limit in limits:
+    for account, days in usage:
+        for (period, start), limit in zip(_STARTS.items(), account.period_nanos, strict=True):
             if limit is None:
                 continue
             spent: dict[str, list[float]] = {}
-            for key in sorted(key for key in daily if key[0] == name):
-                amounts = daily[key]
-                after = max(
-                    0.0, amounts.charged_usd + amounts.after_usd - amounts.before_usd
-                )  # without change: charges
-                total = spent.setdefault(start(key[1]), [0.0, 0.0, 0.0])
+            for day in days:
+                real = usd(day.charged_nanos)
+                change = daily.get((account.name, day.start), _Day())
+                after = max(0.0, real + change.after_usd - change.before_usd - change.refused_usd)
+                total = spent.setdefault(start(day.start), [0.0, 0.0, 0.0])
                 over = min(1.0, max(0.0, total[0] + after - usd(limit)) / after) if after else 0.0
                 total[0] += after
-                total[1] += usd(sum(int(sums[3]) for sums in simulation.accounts[key].values()))
-                total[2] += over * amounts.requests
+                total[1] += real
+                total[2] += over * (day.requests - change.refused)
             for first, (after, real, requests_over) in spent.items():
                 if after > usd(limit) >= real:
-                    blocked.append(wire.BlockedBudget(name, period, first, usd(limit), after, round(requests_over)))
+                    blocked.append(
+                        wire.BlockedBudget(account.name, period, first, usd(limit), after, round(requests_over))
+                    )
     return blocked

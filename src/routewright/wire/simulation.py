@@ -33,7 +33,8 @@ class RefusalChange(Struct, frozen=True):
 
 
 class BlockedBudget(Struct, frozen=True):
-    """A limit of an account that would block requests, although the real traffic stayed within it."""
+    """A limit of an account that would block requests, although the real traffic stayed within it. Both are all traffic
+    of the account, simulated or not. Limits of keys and tags are not checked."""
 
     account: str
     period: Literal["day", "week", "month"]
@@ -43,7 +44,7 @@ class BlockedBudget(Struct, frozen=True):
     expected_usd: float
     """Expected charges of the period."""
     requests: int
-    """Those that come after the limit is reached."""
+    """All of the account that come after the limit is reached."""
 
 
 class AccountCost(Struct, frozen=True):
