@@ -52,8 +52,8 @@ from ._setup.root_secret import secret_path as secret_path
 from ._setup.simulate import Simulator
 from .backends.clock import SystemClock
 from .catalogue import Catalogue
-from .errors import NotFound, PreconditionFailed, StorageUnavailable, UnsupportedWrite, ValidationFailed
-from .policies import BlockingPolicyStore, PolicyStore
+from .errors import NotFound, PreconditionFailed, StorageUnavailable, UnsupportedWrite, ValidationFailed, renaming
+from .policies import BlockingPolicyStore, PolicyStore, explain_unknown, known_models
 from .protocols import BaseStorage, Clock, LocalStorage, Storage, WebhookTransport, options_of
 from .settings import WebhookSettings
 from .storage import storage_at
@@ -97,6 +97,7 @@ class Console(Closing):
         self._clock = clock or SystemClock()
         self._ids = Ids(self._clock, SystemRandom())
         self._secret = RootSecret(storage, os.environ, secret)
+        self._catalogue = catalogue
         self._authenticator = Authenticator(self._checked, self._secret, self._clock, recheck_s)
         self.policies: PolicyStore = PolicyStore(storage, self._clock, self._ids, catalogue)
         """Policies in the storage: drafts, publications, versions."""
@@ -569,15 +570,18 @@ class Console(Closing):
         report what changes. No model is called.
 
         The requests are those that named the policy; if there are none, those without a policy. ``filter`` selects
-        others. ``since``: a time, or a span such as ``7d``. ``account`` None: all. Raises ``ValidationFailed`` and
-        ``NotFound``."""
+        others. ``since``: a time, or a span such as ``7d``. ``account`` None: all that were created, and ``default``.
+        The draft may name the models that ``policies.check`` knows. Raises ``ValidationFailed`` and ``NotFound``."""
         refuse_keys({"draft": draft})
-        simulator = self._simulator(since, filter, account)
         if isinstance(draft, wire.Policy):
-            return await simulator.simulate(wire.PolicyVersion("", "draft", "", draft))
-        if not isinstance(draft, str):
+            version = wire.PolicyVersion("", "draft", "", draft)
+        elif isinstance(draft, str):
+            version = await self.policies.find(draft)
+        else:
             raise ValidationFailed.at("draft", f"is {shown(draft)}", "pass a Policy, or the name of a policy")
-        return await simulator.simulate(await self.policies.find(draft))
+        simulator = await self._simulator(since, filter, account)
+        with renaming(explain_unknown):
+            return await simulator.simulate(version)
 
     async def what_if(
         self,
@@ -601,15 +605,15 @@ class Console(Closing):
         bundled = {model.id: (model.pricing_per_1m, model.price_changes) for model in Catalogue().models}
         models = () if prices is None else prices.models
         priced = [model for model in models if (model.pricing_per_1m, model.price_changes) != bundled.get(model.id)]
-        return await self._simulator(since, filter, account).what_if(without, only, priced, cache)
+        return await (await self._simulator(since, filter, account)).what_if(without, only, priced, cache)
 
-    def _simulator(self, since: str, filter: str, account: str | None) -> Simulator:
+    async def _simulator(self, since: str, filter: str, account: str | None) -> Simulator:
         refuse_keys({"since": since, "filter": filter})
         if account is not None:
             check_tenant("account", account)
         storage: Storage = FreshStorage(self._storage, self._clock)
-        models = Catalogue().models
-        return Simulator(storage, self._clock, models, since=since, filter=filter, account=account)
+        index = await known_models(storage, self._catalogue)
+        return Simulator(storage, self._clock, index, since=since, filter=filter, account=account)
 
     async def compare(
         self, name: str, *, since: When = "7d", account: str | None = None, environment: wire.Environment = "production"

@@ -268,7 +268,7 @@ class PolicyStore(Closing):
         policies, also of files and code. Raises ``ValidationFailed``."""
         if models:
             index = await known_models(self._checked, self._catalogue)
-            with renaming(lambda problem: _explain(problem._replace(path=problem.path.lstrip(".")))):
+            with renaming(lambda problem: explain_unknown(problem._replace(path=problem.path.lstrip(".")))):
                 select_models(Policy(name="", models=[*models]), index, "")
         if not policies:
             return
@@ -318,7 +318,7 @@ class PolicyStore(Closing):
 
     async def _check(self, policy: Policy) -> Policy:
         """Raises ``ValidationFailed`` for unknown models, an unknown shadow, or an id of another policy."""
-        with renaming(_explain):
+        with renaming(explain_unknown):
             resolve([policy], await known_models(self._checked, self._catalogue))
         records = await self.list()
         if policy.shadow is not None:
@@ -336,8 +336,8 @@ async def known_models(storage: Storage, catalogue: Catalogue | None) -> ModelIn
     aliases = {alias: id for source in catalogues for alias, id in source.aliases.items()}
     catalogue_ids = set[str]()
     for account in [*await read_accounts(storage)][: RECENT + 1]:
-        traces = await storage.scan(account, wire.TraceItems(), after=None, limit=RECENT)
-        catalogue_ids |= {trace.decision_input.catalogue for trace in traces if trace.decision_input is not None}
+        records = await storage.scan(account, wire.Decisions(newest_first=True), after=None, limit=RECENT)
+        catalogue_ids |= {record.decision_input.catalogue for record in records if record.decision_input is not None}
     for id in catalogue_ids:
         snapshot = await storage.read(SYSTEM_ACCOUNT, wire.SnapshotById(id))
         known = snapshot.models if isinstance(snapshot, wire.CatalogueSnapshot) else ()
@@ -345,7 +345,8 @@ async def known_models(storage: Storage, catalogue: Catalogue | None) -> ModelIn
     return ModelIndex([*models.values()], aliases)
 
 
-def _explain(problem: Problem) -> Problem:
+def explain_unknown(problem: Problem) -> Problem:
+    """Say how models of one's own become known, if a model is unknown."""
     if "unknown model" not in problem.problem and "matches no model" not in problem.problem:
         return problem
     hint = "models of your own are known once a trace used them, or with Console(catalogue=...)"

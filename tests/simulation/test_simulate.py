@@ -426,6 +426,34 @@ async def test_a_price_of_an_unknown_model_is_an_error() -> None:
     assert (await console.what_if(prices=Catalogue())).problem is None  # bundled models that no request could take
 
 
+async def test_a_draft_names_what_a_check_accepts() -> None:
+    console, _ = await console_over((40, {}))
+    unused = replace(TINY, id="mine/unused")
+    catalogue = Catalogue([*MODELS, unused], aliases={"fast": SMALL.id})
+    own = Console(console._storage, clock=console._clock, catalogue=catalogue)
+    draft = Policy(name="live", models=[unused.id, "fast"], prefer=[unused.id])
+    await own.policies.draft(draft)
+    assert await own.policies.check("live") == draft
+    assert (await own.simulate("live")).reroutes[0].to_model == SMALL.id
+    assert (await own.what_if(only=["fast"])).reroutes[0].to_model == SMALL.id
+    with pytest.raises(
+        ValidationFailed, match=r"unknown model 'mine/unused'.*; models of your own .* Console\(catalogue="
+    ):
+        await console.simulate(draft)
+
+
+async def test_a_draft_selects_models_by_the_properties_that_requests_knew() -> None:
+    """A Router's facts about a bundled model can differ from the bundled ones."""
+    clock = FakeClock()
+    storage = MemoryStorage()
+    tagged = replace(BUNDLED, tags=("mine",))
+    router = router_of(storage, Lengths(1), clock, models=[BIG, tagged])
+    await serve(router, clock, 40, 1)
+    await router.aclose()
+    report = await Console(storage, clock=clock).simulate(Policy(name="live", models=["tag:mine"]))
+    assert report.reroutes[0].to_model == tagged.id
+
+
 async def test_what_if_at_other_prices() -> None:
     console, cost_usd = await console_over((60, {}))
     dearer = [replace(model, pricing_per_1m=Pricing(10.0, 40.0)) for model in MODELS[:1]]

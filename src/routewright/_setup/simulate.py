@@ -12,6 +12,7 @@ from routewright import wire
 from routewright._core.accounts.purses import monday_of
 from routewright._core.analytics.comparison import wilson
 from routewright._core.analytics.estimate import ENOUGH, Calibration, Cell, Figures, FloatArray, Lengths
+from routewright._core.catalogue.models import resolve_one
 from routewright._core.model_selector import ModelIndex
 from routewright._core.money import usd
 from routewright._core.policy import check_policy, resolve, with_version
@@ -43,16 +44,16 @@ class Simulator:
         self,
         storage: Storage,
         clock: Clock,
-        models: Sequence[wire.Model],
+        index: ModelIndex,
         *,
         since: str,
         filter: str,
         account: str | None,
     ) -> None:
-        """``models``: what policies refer to while no trace names a catalogue."""
+        """``index``: models that drafts may name, besides those of the traces."""
         self._storage = storage
         self._clock = clock
-        self._models = models
+        self._index = index
         self._since = start_of(since, clock.time())
         self._until = timestamp(clock.time() + 0.001)  # requests of this millisecond, too
         self._terms = parse_filter(filter)
@@ -64,12 +65,11 @@ class Simulator:
     async def simulate(self, draft: wire.PolicyVersion) -> wire.SimulationReport:
         """The report on a draft or version (``Console.simulate``)."""
         policy = check_policy(draft.policy, 0)
-        await self._find_accounts()
+        await self._look_back()
         bare = self._select(*self._terms)
-        index = ModelIndex(await self._find_models(bare), {})
         if not self._has_traces:  # nothing says which models there are, nor is a decision to be repeated
             policy = replace(policy, models=None, prefer=None, fallback=None, classes=None)
-        snapshot = with_version(resolve([policy], index)[0], replace(draft, created_at=self._until))
+        snapshot = with_version(resolve([policy], self._index)[0], replace(draft, created_at=self._until))
         if not any(term.key == "policy_id" for term in self._terms):
             own = self._select(*self._terms, Term("policy_id", "=", snapshot.policy.id))
             is_used = [bool(await self._storage.scan(name, own, after=None, limit=1)) for name in self._accounts]
@@ -91,20 +91,18 @@ class Simulator:
     async def what_if(
         self, without: Collection[str], only: Collection[str], prices: Sequence[wire.Model], cache: bool
     ) -> wire.WhatIfReport:
-        """The report on other models or prices (``Console.what_if``)."""
-        await self._find_accounts()
+        """The report on other models, or on ``prices`` of models (``Console.what_if``)."""
+        await self._look_back()
         selection = self._select(*self._terms)
-        known = [model.id for model in await self._find_models(selection)]
-        bundled = {model.id for model in self._models}  # prices of models that no request could take change nothing
-        priced = [model.id for model in prices if model.id not in bundled]
-        for path, names in (("without", without), ("only", only), ("prices", priced)):
-            if isinstance(names, str):
+        index = self._index
+        ids: list[list[str]] = []
+        for path, names in (("without", without), ("only", only), ("prices", [model.id for model in prices])):
+            if isinstance(names, str) or not all(isinstance(name, str) for name in names):
                 raise ValidationFailed.at(path, f"is {shown(names)}", "pass a list of model ids")
-            for name in names if self._has_traces else ():
-                if name not in known:
-                    hint = did_you_mean(name, known) or f"known: {listed(known)}"
-                    raise ValidationFailed.at(path, f"unknown model {shown(name)}", hint)
-        if self._has_traces and not any(name not in without and (not only or name in only) for name in known):
+            checked = names if self._has_traces else ()
+            ids.append([resolve_one(name, index.aliases, index.row, path) for name in checked])
+        without, only = ids[:2]
+        if {*without}.issuperset(only or index.row):
             raise ValidationFailed.at("without", "leaves no model", "keep one or more")
         transform = _transform(without, only, prices) if without or only or prices else None
         simulation = await self._run(
@@ -117,7 +115,8 @@ class Simulator:
         kind = Term("kind", "=", "route")
         return wire.Decisions(since=self._since, until=self._until, environment="production", terms=(kind, *terms))
 
-    async def _find_accounts(self) -> None:
+    async def _look_back(self) -> None:
+        """Find the accounts, and add the models of their newest trace, as it has them. Its health is the yardstick."""
         accounts = await read_accounts(self._storage)
         name = self._account
         if name is not None:
@@ -126,10 +125,7 @@ class Simulator:
                 raise ValidationFailed.at("account", f"unknown account {shown(name)}", hint)
             accounts = {name: accounts.get(name)}
         self._accounts = accounts
-
-    async def _find_models(self, selection: wire.Decisions) -> Sequence[wire.Model]:
-        """The models of the catalogue that the newest of the traces names. Its health is the yardstick."""
-        newest_first = replace(selection, newest_first=True)
+        newest_first = replace(self._select(*self._terms), newest_first=True)
         for name in self._accounts:
             for record in await self._storage.scan(name, newest_first, after=None, limit=_NEWEST):
                 self._has_traces = True
@@ -139,8 +135,9 @@ class Simulator:
                         self._yardstick = snapshot
                 for snapshot in snapshots:
                     if isinstance(snapshot, wire.CatalogueSnapshot):
-                        return snapshot.models
-        return self._models
+                        models = {model.id: model for model in (*self._index.models, *snapshot.models)}
+                        self._index = ModelIndex([*models.values()], self._index.aliases)
+                        return
 
     async def _read_usage(self, names: Collection[str]) -> list[tuple[wire.Account, list[wire.UsageCount]]]:
         """Usage of the accounts with limits, since the periods began that the simulated time is in."""
