@@ -621,8 +621,8 @@ class Console(Closing):
         """Compare the versions of a policy by the requests that they served: cost, errors, latency and feedback, with
         95 % intervals. The versions of a share are compared by the requests that it assigned.
 
-        ``since``: a time, or a span such as ``7d``. ``account`` None: all. Raises ``NotFound`` for a policy without
-        versions, and ``ValidationFailed``."""
+        ``since``: a time, or a span such as ``7d``. ``account`` None: all that were created, and ``default``. Raises
+        ``NotFound`` for a policy without versions, and ``ValidationFailed``."""
         refuse_keys({"name": name, "since": since})
         first = start_of(since, self._clock.time())
         check_choice("environment", environment, ENVIRONMENTS)

@@ -36,7 +36,7 @@ from .traffic import BIG, DRAFT, LIVE, MODELS, SMALL, TINY, Lengths, router_of, 
 pytestmark = pytest.mark.anyio
 BUNDLED = next(model for model in Catalogue().models if model.id == "openai/gpt-4.1")
 
-NO_MATCH = "no stored production request matches; the sandbox is left out"
+NO_MATCH = "no stored production request of 'default' matches; the sandbox is left out"
 
 
 async def console_over(
@@ -452,6 +452,21 @@ async def test_a_draft_selects_models_by_the_properties_that_requests_knew() -> 
     await router.aclose()
     report = await Console(storage, clock=clock).simulate(Policy(name="live", models=["tag:mine"]))
     assert report.reroutes[0].to_model == tagged.id
+
+
+async def test_without_a_request_the_report_names_the_accounts_that_it_read() -> None:
+    """Accounts that were not created are not listed anywhere, so they need their name."""
+    clock = FakeClock()
+    storage = MemoryStorage()
+    router = router_of(storage, Lengths(1), clock)
+    await serve(router, clock, 40, 1, caller=Caller("tenant-1"))
+    await router.aclose()
+    console = Console(storage, clock=clock)
+    await console.create_account("acme")
+    report = await console.simulate(Policy(name="live", goal="cost"))
+    assert (report.requests, report.problem) == (0, NO_MATCH.replace("'default'", "'default', 'acme'"))
+    assert (await console.what_if()).problem == report.problem
+    assert (await console.simulate(DRAFT, account="tenant-1")).rerouted == 40
 
 
 async def test_what_if_at_other_prices() -> None:

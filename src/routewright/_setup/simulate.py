@@ -177,7 +177,8 @@ class Simulator:
         """The fields of ``Simulated``."""
         drifts = _drifts(simulation)
         problem = _problem(simulation, calibration, drifts)
-        cells = simulation.cells
+        if not simulation.requests:
+            problem = f"no stored production request of {listed([*self._accounts])} matches; the sandbox is left out"
         costs = latencies = None
         cells = simulation.cells
         moments = zip(cells, simulation.latencies, strict=True)
@@ -267,9 +268,7 @@ def _drifts(simulation: Simulation) -> list[wire.Drift]:
 
 
 def _problem(simulation: Simulation, calibration: Calibration, drifts: Sequence[wire.Drift]) -> str | None:
-    """Why nothing can be claimed, if so."""
-    if not simulation.requests:
-        return "no stored production request matches; the sandbox is left out"
+    """Why nothing can be claimed of requests, if so."""
     if (unknown := simulation.unknown_spent) > _SHARE * simulation.requests:
         return (
             f"for {unknown} of the requests it is unknown how much of its limits the caller had spent, which 'when' "

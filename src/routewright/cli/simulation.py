@@ -24,7 +24,7 @@ def since(default: str) -> Declaration:
     return arg("--since WHEN", "at or after a time, or an age such as 30m, 2h, 7d", default=default)
 
 
-ALL_ACCOUNTS = arg("--account NAME", "only this account (default: all)")
+ALL_ACCOUNTS = arg("--account NAME", "only this account (default: all that were created, and default)")
 
 
 @store_verb(
