@@ -179,16 +179,13 @@ class Simulator:
         problem = _problem(simulation, calibration, drifts)
         if not simulation.requests:
             problem = f"no stored production request of {listed([*self._accounts])} matches; the sandbox is left out"
-        costs = latencies = None
         cells = simulation.cells
         moments = zip(cells, simulation.latencies, strict=True)
         timed = [(cell, sums) for cell, sums in moments if cell.before or cell.is_hit]
         answered = {cell: int(sums[0]) for cell, sums in timed if cell.after}
         latency_problem = problem or _latency_problem(calibration, answered)
-        if problem is None:
-            costs = calibration.figures(usd(1))
-        if latency_problem is None:
-            latencies = Calibration(timed).figures(1 / max(1, sum(answered.values())))
+        costs = None if problem else calibration.figures(usd(1))
+        latencies = None if latency_problem else Calibration(timed).figures(1 / max(1, sum(answered.values())))
         constraints = dict.fromkeys(constraint for constraint, _ in simulation.refused)
         refused = simulation.refused
         rerouted = simulation.reroutes.total()
