@@ -148,7 +148,7 @@ def test_an_expression_that_could_be_slow_is_refused_with_the_reason(expression:
 
 
 @table("expression", TAKEN)
-def test_twice_the_text_takes_at_most_twice_the_time(expression: str) -> None:
+def test_time_grows_with_the_text_and_no_faster(expression: str) -> None:
     guardrail = PatternGuardrail(custom={"own": expression})
 
     def seconds(text: str) -> float:
@@ -156,11 +156,12 @@ def test_twice_the_text_takes_at_most_twice_the_time(expression: str) -> None:
         guardrail.check(text, "input")
         return time.process_time() - began
 
-    size = 30_000
+    size = 10_000
     for sign in ("a", "x", "xab", "1", "1 ", "EMP-", "]", "X", "ca"):
         text = sign * (size // len(sign))
         once = min(seconds(text) for _ in range(3))
-        assert min(seconds(text + text) for _ in range(3)) < 3 * once + 0.002, sign
+        # eight times the text: 64 times the time if it grew with the square, and a busy machine does not make 24 of 8
+        assert min(seconds(8 * text) for _ in range(3)) < 24 * once + 0.002, sign
 
 
 def test_custom_patterns_stand_beside_the_built_in_ones() -> None:
