@@ -70,7 +70,8 @@ class Server:
         # its stdin closes when this process ends in any way
         # the dying server may still write a file, so that removing its folder fails
         clean_up = 'for _ in 1 2 3 4 5 6 7 8 9; do rm -rf "$1" && break; sleep 0.2; done'
-        script = f"read _; kill -QUIT $0; kill -CONT $0; {clean_up}"
+        # PostgreSQL ends its children on QUIT; others ignore it if a shell started the tests in the background
+        script = f"read _; kill -QUIT $0; kill -TERM $0; kill -CONT $0; {clean_up}"
         leash = ["sh", "-c", script, f"{self._process.pid}", f"{self.folder}"]
         self._leash = subprocess.Popen(leash, stdin=subprocess.PIPE, stdout=no, stderr=no, start_new_session=True)
         up, *probe = self._probe

@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import ceil
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from routewright.wire import Overrun
@@ -74,13 +74,16 @@ def test_the_order_of_merges_makes_a_difference_of_two_tokens_at_most(
     assert all(abs(some - others) <= 2 for (_, some), (_, others) in zip(left, right, strict=True))
 
 
+@example(13.0, 1_780, [128, 189, 255], 189)
 @given(st.floats(1, 40), st.integers(0, 5_000), st.lists(TOKENS, min_size=1, max_size=20), TOKENS)
 def test_both_readings_of_an_overrun_cover_every_call(factor: float, extra: int, calls: list[int], tokens: int) -> None:
     overrun = record(*((call, ceil(call * factor) + extra) for call in calls))
     exact = ceil(tokens * factor) + extra
     assert billed(overrun, tokens) >= exact
     if any(tokens <= call <= tokens * 1.1 for call in calls):
-        assert billed(overrun, tokens) <= 1.2 * exact + 1, "a call of this size was seen"
+        # Of a range of sizes up to four times the smallest, a record keeps two bills. Between them, the smaller one read
+        # as a factor and the larger one as a sum come to at most (1 + sqrt(4)) / 2 of what is exact.
+        assert billed(overrun, tokens) <= 1.5 * exact + 1, "a call of this size was seen"
 
 
 @given(BILLS, st.integers(-5, 3_000_000))
