@@ -81,8 +81,8 @@ def test_both_readings_of_an_overrun_cover_every_call(factor: float, extra: int,
     exact = ceil(tokens * factor) + extra
     assert billed(overrun, tokens) >= exact
     if any(tokens <= call <= tokens * 1.1 for call in calls):
-        # Of a range of sizes up to four times the smallest, a record keeps two bills. Between them, the smaller one read
-        # as a factor and the larger one as a sum come to at most (1 + sqrt(4)) / 2 of what is exact.
+        # Of sizes within a factor of four, a record keeps two bills. Between them, the lower of the smaller one read as
+        # a factor and the larger one read as it is comes to at most (1 + sqrt(4)) / 2 of what is exact.
         assert billed(overrun, tokens) <= 1.5 * exact + 1, "a call of this size was seen"
 
 
