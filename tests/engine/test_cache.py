@@ -599,7 +599,7 @@ async def test_a_young_cache_explains_that_it_still_learns() -> None:
 )
 async def test_with_a_threshold_the_guards_apply_as_well(asked: str, guard: str) -> None:
     router = Router.sandbox()
-    near = CacheOpts(threshold=0.0)
+    near = CacheOpts(threshold=0.0, explore=0)
     await router.route("How do I reset my password?", cache=near)
     assert (await router.cache.explain(asked, cache=near)).reason.endswith(f"is nearest, but differs in {guard}")
     assert not (await router.route(asked, cache=near)).routing.cache_hit
