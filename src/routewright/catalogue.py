@@ -7,12 +7,12 @@ from datetime import UTC, date, datetime
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
 from routewright.errors import ValidationFailed
-from routewright.wire import Bill, BillLine, Model, Usage
+from routewright.wire import Bill, BillLine, Goal, Model, Usage
 
 from ._core.catalogue import prices as price_rules
 from ._core.catalogue.models import Deprecation, deprecations, fields_of, models_of, overlay
@@ -24,6 +24,8 @@ from .wire.conversion import rebuild
 from .wire.json_scan import quoted
 from .wire.money import NANOS_PER_USD
 from .wire.problems import did_you_mean, shown
+
+AUTO = "auto"
 
 
 class Catalogue:
@@ -135,6 +137,29 @@ class Catalogue:
     def _date_of_facts(self) -> str | None:
         """The given date, or the bundled catalogue's; None for own models without a date."""
         return self.as_of if self._models is None else self._as_of
+
+
+def chooses(model: str) -> bool:
+    """True if the name leaves the choice to the router: ``auto``, ``auto:<goal>`` or ``policy:<id>``."""
+    return model == AUTO or model.startswith((f"{AUTO}:", "policy:"))
+
+
+def routing_of(model: str) -> tuple[str, str | list[str] | None]:
+    """The field of the route request that the name of a model sets, and its value: ``goal`` for ``auto:<goal>``,
+    ``policy_id`` for ``policy:<id>``, ``models`` for a model; ``auto`` is the ``goal`` None. Raises
+    ``ValidationFailed``."""
+    value = model.partition(":")[2]
+    if model == AUTO:
+        return "goal", None
+    if not chooses(model):
+        return "models", [model]
+    if model.startswith("policy:"):
+        return "policy_id", value
+    goals = get_args(Goal)
+    if value not in goals:
+        hint = f"{did_you_mean(value, goals)} take auto, or auto:{', auto:'.join(goals)}".lstrip()
+        raise ValidationFailed.at("model", f"names the unknown goal {shown(value)}", hint)
+    return "goal", value
 
 
 def _check_day(text: object, path: str = "as_of") -> str:

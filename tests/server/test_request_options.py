@@ -13,7 +13,7 @@ from routewright.server import create_app
 from routewright.server.anthropic import MessageCall, MessageFrames, message_of
 from routewright.server.openai import ChatCall, ChunkFrames, completion_of
 from routewright.server.vendor_call import CallFrames
-from routewright.server.vendor_requests import Directory, pack
+from routewright.server.vendor_requests import Directory
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.wire import (
     Delta,
@@ -212,7 +212,7 @@ def test_chat_completions_have_reasoning_beside_the_answer() -> None:
     message = completion_of(answer(reasoning=THOUGHT))["choices"][0]["message"]
     assert message["reasoning_content"] == "Hm."
     assert message["reasoning_details"] == [
-        {"type": "reasoning.encrypted", "format": "routewright", "index": 0, "data": pack(THOUGHT)}
+        {"type": "reasoning.encrypted", "format": "routewright", "index": 0, "data": THOUGHT.pack()}
     ]
     assert "reasoning_content" not in completion_of(answer())["choices"][0]["message"]
 

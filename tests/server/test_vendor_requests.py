@@ -17,10 +17,8 @@ from routewright.server.vendor_requests import (
     RoutingOptions,
     Words,
     add_options,
-    pack,
     places_of,
     read_options,
-    unpack,
 )
 from routewright.wire import Goal, Reasoning, RouteRequest
 from tests.tables import table
@@ -147,8 +145,8 @@ def test_vendor_fields_are_ignored_if_another_vendor_serves() -> None:
 @table("junk", [None, 5, "", "gAAAAB", "bm90IGpzb24=", "e30=", "W1tbW1tb", "*" * 40])
 def test_only_reasoning_packed_here_is_unpacked(junk: Any) -> None:
     thought = Reasoning("google", [{"signature": "é", "n": 1}], "Hm.")
-    assert unpack(pack(thought)) == Reasoning("google", [{"signature": "é", "n": 1}])
-    assert unpack(junk) is None
+    assert Reasoning.unpack(thought.pack()) == Reasoning("google", [{"signature": "é", "n": 1}])
+    assert Reasoning.unpack(junk) is None
 
 
 def test_auto_names_have_the_goals_of_the_request() -> None:

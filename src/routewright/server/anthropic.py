@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from routewright import wire
+from routewright.catalogue import chooses
 from routewright.errors import AuthenticationFailed, RouterError
 from routewright.wire import JsonObject
 from routewright.wire.conversion import convert_value
@@ -29,7 +30,7 @@ from .errors import fit
 from .exchange import Exchange, while_connected
 from .fields import Fields, wrong
 from .vendor_call import Block, CallFrames, VendorCall, answer, encode_event, model_at, prepare, reason_of
-from .vendor_requests import EFFORTS, PLACES, Words, chooses, content_of, join_thoughts, mark_of, pack, unpack
+from .vendor_requests import EFFORTS, PLACES, Words, content_of, join_thoughts, mark_of
 
 MESSAGES = "/anthropic/v1/messages"
 COUNT_TOKENS = "/anthropic/v1/messages/count_tokens"
@@ -360,7 +361,7 @@ def _read(blocks: list[Fields], role: str, location: str) -> _Turn:
                 fields = {"type": kind, **{name: block.need(name, str) for name in names}}
                 chars = sum(len(wire.text_of(part)) for part in turn.parts)
                 thought = wire.Reasoning(VENDOR, [placed(fields, chars, len(turn.calls))])
-                turn.thoughts.append(unpack(fields[names[-1]]) or thought)
+                turn.thoughts.append(wire.Reasoning.unpack(fields[names[-1]]) or thought)
     return turn
 
 
@@ -433,8 +434,8 @@ def blocks_of(reasoning: wire.Reasoning) -> list[JsonObject]:
     if reasoning.provider == VENDOR:
         return reasoning.items
     if reasoning.text:
-        return [{"type": "thinking", "thinking": reasoning.text, "signature": pack(reasoning)}]
-    return [{"type": "redacted_thinking", "data": pack(reasoning)}] if reasoning.items else []
+        return [{"type": "thinking", "thinking": reasoning.text, "signature": reasoning.pack()}]
+    return [{"type": "redacted_thinking", "data": reasoning.pack()}] if reasoning.items else []
 
 
 def _message(

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from routewright import wire
+from routewright.catalogue import AUTO, chooses
 from routewright.errors import RouterError, ValidationFailed
 from routewright.wire import JsonObject
 from routewright.wire.conversion import convert_value
@@ -26,7 +27,7 @@ from .errors import fit
 from .exchange import Exchange
 from .fields import Fields, wrong
 from .vendor_call import Block, CallFrames, VendorCall, answer, model_at, reason_of
-from .vendor_requests import AUTO, EFFORTS, PLACES, ModelNotFound, Words, chooses, join_thoughts, mark_of, pack, unpack
+from .vendor_requests import EFFORTS, PLACES, ModelNotFound, Words, join_thoughts, mark_of
 
 PATH = "/openai/v1/chat/completions"
 VENDOR = "openai"
@@ -342,7 +343,7 @@ class ChatCall(OpenAICall):
         details = item.take("reasoning_details")
         provider = self.provider
         packs = [entry.get("data") for entry in details if isinstance(entry, dict)] if isinstance(details, list) else []
-        thoughts = [thought for thought in map(unpack, packs) if thought is not None]
+        thoughts = [thought for thought in map(wire.Reasoning.unpack, packs) if thought is not None]
         texts = {name: text for name in _TEXTS if (text := item.take(name)) is not None}
         if thoughts:
             return join_thoughts(thoughts)
@@ -389,7 +390,7 @@ def _chat_object(kind: str, trace_id: str, model: str, choices: list[JsonObject]
 
 def _reasoning_fields(reasoning: wire.Reasoning, index: int = 0) -> JsonObject:
     """Reasoning as text, for clients of DeepSeek and others, and as details, which OpenRouter's clients send back."""
-    details = {"type": "reasoning.encrypted", "format": "routewright", "index": index, "data": pack(reasoning)}
+    details = {"type": "reasoning.encrypted", "format": "routewright", "index": index, "data": reasoning.pack()}
     return {
         **({"reasoning_content": reasoning.text} if reasoning.text else {}),
         **({"reasoning_details": [details]} if reasoning.items else {}),

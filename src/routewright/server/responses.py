@@ -12,6 +12,7 @@ from typing import ClassVar, cast, get_args
 import msgspec
 from msgspec.structs import replace
 
+from routewright import wire
 from routewright.errors import RouterError
 from routewright.wire import FunctionCall, JsonObject, Message, Part, Role, RouteResponse, Tokens, ToolCall, Verbosity
 from routewright.wire.json_scan import decode
@@ -25,7 +26,7 @@ from .exchange import Exchange
 from .fields import Fields, wrong
 from .openai import LISTED_AT, OpenAICall, created_at, error_of
 from .vendor_call import Block, CallFrames, answer, encode_event
-from .vendor_requests import EFFORTS, PLACES, Words, content_of, pack, unpack
+from .vendor_requests import EFFORTS, PLACES, Words, content_of
 
 PATH = "/openai/v1/responses"
 WORDS = Words(
@@ -199,7 +200,7 @@ class ResponseCall(OpenAICall):
             case "reasoning":
                 item.forget("summary", "content")
                 opaque = item.get("encrypted_content", str)
-                thought = unpack(opaque)
+                thought = wire.Reasoning.unpack(opaque)
                 if thought is None and opaque is not None:  # packed by somebody else
                     self.ignored.add("encrypted_content")
                 return None if thought is None else Message("assistant", reasoning=thought)
@@ -289,7 +290,7 @@ def _item(trace_id: str, block: Block, number: int) -> JsonObject:
         case "thought":
             thought = block.thought
             summary = [{"type": "summary_text", "text": thought.text}] if thought.text else []
-            opaque = {"encrypted_content": pack(thought)} if thought.items else {}
+            opaque = {"encrypted_content": thought.pack()} if thought.items else {}
             return {"type": "reasoning", **item, "summary": summary, **opaque}
         case "text":
             return {"type": "message", **item, "role": "assistant", "content": [_part(block.text)]}

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from routewright import wire
+from routewright.catalogue import AUTO
 from routewright.errors import RateLimited, RouterError
 from routewright.router import Prepared
 from routewright.wire.json_scan import tree_of
@@ -25,7 +26,6 @@ from .exchange import Exchange
 from .fields import Fields, Ignored
 from .sse import Frame
 from .vendor_requests import (
-    AUTO,
     FIELD,
     KEY_HINT,
     NO_MODELS,

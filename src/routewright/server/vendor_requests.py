@@ -4,23 +4,20 @@ routing, reasoning as opaque text, and errors with the client's names of fields.
 from __future__ import annotations
 
 import re
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
+from typing import Literal, NamedTuple, TypeVar, cast, get_args
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from routewright import wire
-from routewright.catalogue import model_called, undated
+from routewright.catalogue import AUTO, chooses, model_called, routing_of, undated
 from routewright.errors import NotFound, Problem, RouterError, ValidationFailed
 from routewright.router import CALLER_EXTRA
 from routewright.wire import JsonObject
 from routewright.wire.conversion import convert_value
-from routewright.wire.json_scan import beneath, joined, scan
+from routewright.wire.json_scan import beneath, joined
 from routewright.wire.problems import did_you_mean, hint_for, shown
 
 from .endpoints import Service
@@ -29,12 +26,8 @@ from .fields import Fields, Ignored, wrong
 
 E = TypeVar("E", bound=RouterError)
 
-_encode = msgspec.json.encode
-_decode_reasoning = msgspec.json.Decoder(wire.Reasoning).decode
-
 FIELD = "routewright"
 """Field of a vendor's request with our own options."""
-AUTO = "auto"
 
 
 class RoutingOptions(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -172,11 +165,6 @@ def directory_of(service: Service, caller: wire.Caller) -> Directory:
     return Directory(router.model_names(caller=caller), partial(router.models, caller=caller), extra)
 
 
-def chooses(model: str) -> bool:
-    """True if the name leaves the choice to the router: ``auto``, ``auto:<goal>`` or ``policy:<id>``."""
-    return model == AUTO or model.startswith((f"{AUTO}:", "policy:"))
-
-
 def places_of(model: str, fallback: wire.Fallback | None = None) -> dict[str, str]:
     """The fields of the route request that ``model`` and fallback models become (``Words.places``)."""
     if model.startswith("policy:"):
@@ -200,15 +188,7 @@ def add_options(
     changes = {key: wish for key in RoutingOptions.__struct_fields__ if (wish := getattr(options, key)) is not None}
     if model == AUTO:
         return replace(request, **changes)
-    goals = get_args(wire.Goal)
-    option = "models"
-    value: Any = [model]
-    if chooses(model):
-        option = "policy_id" if model.startswith("policy:") else "goal"
-        value = model.partition(":")[2]
-    if option == "goal" and value not in goals:
-        hint = f"{did_you_mean(value, goals)} take auto, or auto:{', auto:'.join(goals)}".lstrip()
-        raise wrong("model", f"names the unknown goal {shown(value)}", hint)
+    option, value = routing_of(model)
     if changes.get(option, value) != value:
         hint = f"set only one; with {FIELD}.{option} send 'auto'"
         raise wrong("model", f"is {shown(model)}, but {FIELD}.{option} differs", hint)
@@ -240,21 +220,6 @@ def routing_headers(answer: wire.RouteResponse | wire.StartedData, ignored: Igno
 
 EFFORTS: dict[str, wire.Effort] = {**{effort: effort for effort in get_args(wire.Effort)}, "xhigh": "max"}
 """Our reasoning efforts by the vendors' words."""
-
-
-def pack(reasoning: wire.Reasoning) -> str:
-    """Reasoning as an opaque text, which clients send back unchanged. Its readable text is sent separately."""
-    return b64encode(_encode(replace(reasoning, text=None))).decode()
-
-
-def unpack(text: object) -> wire.Reasoning | None:
-    """The reasoning of an opaque text, or None if it is not ours."""
-    if isinstance(text, str):
-        with suppress(ValueError, msgspec.DecodeError, RouterError, RecursionError):
-            raw = b64decode(text, validate=True)
-            scan(raw)
-            return _decode_reasoning(raw)
-    return None
 
 
 def join_thoughts(thoughts: list[wire.Reasoning]) -> wire.Reasoning | None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypedDict
+from base64 import b64decode, b64encode
+from typing import Any, Literal, Self, TypedDict
 
+import msgspec
 from msgspec import field
+from msgspec.structs import replace
 
-from routewright.errors import ValidationFailed
+from routewright.errors import RouterError, ValidationFailed
 
+from .json_scan import scan
 from .plain import JsonObject, Struct
 
 
@@ -169,6 +173,20 @@ class Reasoning(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     """The vendor's own items, signatures included."""
     text: str | None = None
     """The readable part, if the vendor provides one. Not sent back."""
+
+    def pack(self) -> str:
+        """The items as an opaque text in base64, which clients send back unchanged."""
+        return b64encode(msgspec.json.encode(replace(self, text=None))).decode()
+
+    @classmethod
+    def unpack(cls, text: object) -> Self | None:
+        """The reasoning of a ``pack``, or None if the text is none."""
+        try:
+            raw = b64decode(text if isinstance(text, str) else "", validate=True)
+            scan(raw)
+            return msgspec.json.decode(raw, type=cls)
+        except (ValueError, msgspec.DecodeError, RouterError, RecursionError):
+            return None
 
 
 class Message(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

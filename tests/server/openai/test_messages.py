@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from routewright.server.vendor_requests import pack
 from routewright.wire import (
     AudioPart,
     CacheControl,
@@ -208,7 +207,7 @@ def test_audio_and_documents_are_passed_on() -> None:
 
 def test_packed_reasoning_is_for_the_provider_that_made_it() -> None:
     thought = Reasoning("google", [{"signature": "s"}], "Hm.")
-    details = [{"type": "reasoning.encrypted", "data": pack(thought)}]
+    details = [{"type": "reasoning.encrypted", "data": thought.pack()}]
     said = {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm.", "reasoning_details": details}
     found, asked = made({**CHAT, "messages": [said]})
     assert found.messages[0].reasoning == Reasoning("google", [{"signature": "s"}])

@@ -20,7 +20,7 @@ from routewright._core.request.rules import complete_request
 from routewright.errors import UpstreamFailed, ValidationFailed
 from routewright.server.openai import envelope
 from routewright.server.responses import ResponseCall, ResponseFrames, response_of
-from routewright.server.vendor_requests import Directory, ModelNotFound, pack
+from routewright.server.vendor_requests import Directory, ModelNotFound
 from routewright.testing import FakeClock
 from routewright.wire import (
     AudioPart,
@@ -165,7 +165,7 @@ def test_items_of_one_assistant_turn_become_one_message() -> None:
     }
     turns = chat(
         {"role": "user", "content": "Hi"},
-        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": pack(THOUGHT)},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": THOUGHT.pack()},
         {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [_said("Wait.")]},
         call,
         {**call, "call_id": "c2"},
@@ -331,7 +331,7 @@ _items = st.lists(
                 {"role": "user", "content": "Hi"},
                 {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
                 {"role": "assistant", "content": [_said("Yes.")], "id": "msg_1"},
-                {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": pack(THOUGHT)},
+                {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": THOUGHT.pack()},
                 {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
                 {"type": "function_call_output", "call_id": "c1", "output": "1"},
             ]
@@ -500,7 +500,7 @@ def test_reasoning_streams_before_the_text() -> None:
     told = told_by(thought, _text("Hi"), RouteCompleted(1, answer(output="Hi", reasoning=THOUGHT)))
     assert [event["type"] for event in told][2:8] == REASONING
     assert [item["type"] for item in told[-1]["response"]["output"]] == ["reasoning", "message"]
-    assert told[7]["item"]["encrypted_content"] == pack(THOUGHT)
+    assert told[7]["item"]["encrypted_content"] == THOUGHT.pack()
     silent = told_by(
         ReasoningDelta(1, ReasoningData("", [{"a": 1}], "google", 1)), RouteCompleted(1, answer(output=""))
     )
