@@ -192,6 +192,7 @@ FURTHER_NAMES = {
         "RequestLike StepCall StepDone StepWait Steps Subscription WhyNot decode_request"
     ),
     "routewright.integrations.otel": "OpenTelemetry",
+    "routewright.integrations.sdk": "router_client",
     "routewright.server": "AccessLog Admin App Exchange HttpLimits Observer create_admin create_app sse_response",
     "routewright.server.metrics": "Metrics",
     "routewright.settings": "SystemClock",

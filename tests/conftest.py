@@ -40,7 +40,8 @@ SEAMS = (
     "engine/test_overruns.py engine/test_hold_release.py engine/test_hooks.py engine/test_long_text.py "
     "engine/test_part_outage.py engine/test_request_input.py engine/test_reservation.py engine/test_route.py "
     "engine/test_stream.py engine/test_tool_calls.py "
-    "engine/test_trace_log.py engine/test_webhooks.py engine/test_worker.py test_thread_limit.py"
+    "engine/test_trace_log.py engine/test_webhooks.py engine/test_worker.py test_thread_limit.py "
+    "integrations/test_sdk.py"
 ).split()
 """Where the library waits. These tests run on trio, too; all others run on asyncio alone, but for ``--full``."""
 SERVERS = (

@@ -484,7 +484,7 @@ class _Tasks:
                 self._notify()
 
         self._tasks[scope] = None
-        task = _spawn(run, context)
+        task = spawn(run, context)
         if scope in self._tasks:  # an eager task may have ended
             self._tasks[scope] = task
 
@@ -529,7 +529,7 @@ async def _contain(call: Call) -> None:
         _logger.exception("background work failed: %s", getattr(fn, "__qualname__", fn))
 
 
-def _spawn(async_fn: Callable[[], Coroutine[object, object, None]], context: contextvars.Context) -> object:
+def spawn(async_fn: Callable[[], Coroutine[object, object, None]], context: contextvars.Context) -> object:
     """Run a task outside of any task group."""
     loop = this_loop()
     if isinstance(loop, asyncio.AbstractEventLoop):

@@ -1,1 +1,1 @@
-"""Additions built on the public surface: OpenTelemetry."""
+"""Additions built on the public surface: OpenTelemetry, vendors' SDKs, frameworks."""
