@@ -29,6 +29,7 @@ from ._core.trace.filter import selects as selects
 from ._core.write_batch import check_batch as check_batch
 from ._core.write_batch import check_digests as check_digests
 from ._core.write_batch import ids_of as ids_of
+from ._runtime.plugins import make_plugin
 from ._setup.arguments import check_storage
 from .backends.coordination.memory import MemoryCoordination as MemoryCoordination
 from .backends.storage.memory import MemoryStorage
@@ -43,13 +44,19 @@ SCHEMES = ("memory", "sqlite", "postgresql")
 def open_storage(url: str, *, clock: Clock | None = None) -> Storage:
     """Make the storage of a URL: ``memory:``, ``sqlite:///path`` (``sqlite:////absolute/path``), or
     ``postgresql://user@host:5432/database`` with parameters of libpq such as ``?sslmode=verify-full``. The password
-    comes from the URL, ``PGPASSWORD``, or the file named by ``PGPASSFILE``.
+    comes from the URL, ``PGPASSWORD``, or the file named by ``PGPASSFILE``. URLs with other schemes are opened by
+    installed packages (``docs/how-to/plug-ins.md``).
 
     It is opened on first use. ``clock``: the ``FakeClock`` of a test. Raises ``ValidationFailed``."""
     if is_postgres(url):
         with _extra("postgres"):
             from .backends.storage.postgres import PostgresStorage
         return PostgresStorage(url, clock=clock)
+    scheme = str(url).partition(":")[0]
+    if scheme not in SCHEMES:
+        plugin = make_plugin("url", "routewright.storages", Storage, scheme, url, clock=clock)  # type: ignore[type-abstract]
+        if plugin is not None:
+            return plugin
     path = _path_of(url, "traces.db", "; or postgresql://user@host/database")
     if path is None:
         return MemoryStorage(clock=clock)

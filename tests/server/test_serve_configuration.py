@@ -6,6 +6,7 @@ import importlib.util
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -124,7 +125,9 @@ def test_providers_of_the_environment_may_be_allowed_more(refused: Refused, monk
     monkeypatch.setenv("ROUTEWRIGHT_FETCHES_URLS", "vllm")
     monkeypatch.setenv("ROUTEWRIGHT_CALLER_EXTRA", "vllm.structured_outputs.choice, openai.web_search_options")
     plan = planned(environ=dict(os.environ))
-    providers = providers_from_environment(os.environ, fetches_urls=plan.fetches_urls, caller_extra=plan.caller_extra)
+    providers: list[Any] = providers_from_environment(
+        os.environ, fetches_urls=plan.fetches_urls, caller_extra=plan.caller_extra
+    )
     leave = {each.name: (each.fetches_urls, "structured_outputs.choice" in each.caller_extra) for each in providers}
     assert leave == {"vllm": ("callers", True), "openai": ("callers", False)}
     router = router_of(plan, MemoryStorage())
