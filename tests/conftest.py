@@ -7,7 +7,7 @@ import io
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -29,19 +29,10 @@ ROOT = Path(__file__).parent
 # HTTP clients would each parse the 150 authorities of the system, for 20 ms of processor time
 os.environ["SSL_CERT_FILE"] = str(ROOT / "data/authority.pem")
 SEAMS = (
-    "backends/test_cache_contract.py backends/test_callable.py backends/test_clock.py backends/test_coordination.py "
-    "backends/test_discovery.py backends/test_embedders.py "
-    "backends/test_fault_scenarios.py backends/test_http_provider.py backends/test_proxies.py backends/test_storage.py "
-    "backends/test_transport.py "
-    "engine/test_admission.py engine/test_agent.py engine/test_attempt.py engine/test_cancellation*.py "
-    "engine/test_chaos*.py engine/test_settlement.py "
-    "engine/test_counting.py engine/test_deadline.py engine/test_discovery.py engine/test_durability.py "
-    "engine/test_hedge.py engine/test_nested_calls.py "
-    "engine/test_overruns.py engine/test_hold_release.py engine/test_hooks.py engine/test_long_text.py "
-    "engine/test_part_outage.py engine/test_request_input.py engine/test_reservation.py engine/test_route.py "
-    "engine/test_stream.py engine/test_tool_calls.py "
-    "engine/test_trace_log.py engine/test_webhooks.py engine/test_worker.py test_thread_limit.py "
-    "integrations/test_sdk.py"
+    "backends/test_clock.py backends/test_coordination.py backends/test_storage.py backends/test_transport.py "
+    "engine/test_admission.py engine/test_attempt.py engine/test_cancellation*.py engine/test_counting.py "
+    "engine/test_deadline.py engine/test_hedge.py engine/test_reservation.py engine/test_route.py "
+    "engine/test_stream.py engine/test_trace_log.py engine/test_worker.py test_thread_limit.py"
 ).split()
 """Where the library waits. These tests run on trio, too; all others run on asyncio alone, but for ``--full``."""
 SERVERS = (
@@ -104,9 +95,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group("real_time"))
 
 
-def pytest_collection_finish() -> None:
-    """Keep the garbage collector from going through all modules and tests each time."""
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector from going through all modules and tests, now and each time later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
