@@ -5,33 +5,50 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+
+_Param = type(pytest.param())
 
 
 def table(
     names: str | Sequence[str], rows: Iterable[object], ids: object = None
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Run a test of no other arguments than these for each row; a failure says for which.
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Run a test for each row; a failure says for which. The rows share the fixtures of the test.
 
-    Several multiply, as those of pytest do. ``ids`` names what a row is, for readers.
+    Several multiply, as those of pytest do. A row may be a ``pytest.param``. ``ids`` names what a row is, for readers.
     """
     keys = names.replace(",", " ").split() if isinstance(names, str) else list(names)
     listed = list(rows)
 
-    def over_rows(test: Callable[..., None]) -> Callable[..., None]:
-        signature = inspect.signature(test)
+    def cells_of(row: Any) -> dict[str, object]:
+        values = row.values if isinstance(row, _Param) else [row] if len(keys) == 1 else row
+        return dict(zip(keys, values, strict=True))
 
+    def over_rows(test: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(test)
         def run(**others: object) -> None:
             for row in listed:
-                values: Iterable[object] = [row] if len(keys) == 1 else row  # type: ignore[assignment]
                 try:
-                    test(**others, **dict(zip(keys, values, strict=True)))
+                    test(**others, **cells_of(row))
                 except Exception as error:
                     error.add_note(f"in the row {row!r:.500}")
                     raise
 
+        @functools.wraps(test)
+        async def run_async(**others: object) -> None:
+            for row in listed:
+                try:
+                    await test(**others, **cells_of(row))
+                except Exception as error:
+                    error.add_note(f"in the row {row!r:.500}")
+                    raise
+
+        runner: Any = run_async if inspect.iscoroutinefunction(test) else run
+        signature = inspect.signature(test)
         left = [parameter for name, parameter in signature.parameters.items() if name not in keys]
-        run.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]
-        return run
+        runner.__signature__ = signature.replace(parameters=left)
+        return runner  # type: ignore[no-any-return]
 
     return over_rows

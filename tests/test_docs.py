@@ -18,6 +18,7 @@ from routewright import Budget, ExecutionLimits, Fallback, Limits, Message, Para
 from routewright._setup.config import ModelEntry
 from routewright.wire import CacheOpts, Candidate, DecisionInput, PushedEvent, Reason, Rejection, Routing, Scope
 from routewright.wire.docstrings import field_docs
+from tests.tables import table
 
 PAGES = [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in pages()]
 
@@ -33,13 +34,13 @@ def test_every_block_runs_and_prints_what_the_page_shows(page: Path) -> None:
         assert found.agrees, f"python docs/_generate.py renews what is shown:\n{found.shown}\nprinted:\n{found.printed}"
 
 
-@pytest.mark.parametrize("page", PAGES)
+@table("page", PAGES)
 def test_generated_parts_are_what_the_code_says(page: Path) -> None:
     text = page.read_text("utf-8")
     assert with_parts(text) == text, "run python docs/_generate.py"
 
 
-@pytest.mark.parametrize("page", PAGES)
+@table("page", PAGES)
 def test_every_link_leads_somewhere(page: Path) -> None:
     for link in _LINK.findall(_CODE.sub("", _FENCED.sub("", page.read_text("utf-8")))):
         path, _, anchor = link.partition("#")
@@ -127,7 +128,7 @@ _EXTRA = re.compile(r"\.\[([\w,]+)\]")
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 
 
-@pytest.mark.parametrize("page", PAGES)
+@table("page", PAGES)
 def test_installation_lines_work_from_a_clone_as_they_stand(page: Path) -> None:
     for line in re.findall(r"pip install ([^`\n&#]+)", page.read_text("utf-8")):
         words = shlex.split(line)

@@ -17,6 +17,7 @@ from routewright.agent import RunOptions
 from routewright.policies import read_policies
 from routewright.wire import RouteRequest
 from routewright.wire.foreign import HINTS
+from tests.tables import table
 
 ROUTER = Router.sandbox()
 ANSWER = ROUTER.blocking.route("hi")
@@ -34,7 +35,7 @@ DOORS: Mapping[str, Callable[..., object]] = {
 }
 
 
-@pytest.mark.parametrize(
+@table(
     ("door", "name", "hint"),
     [
         ("route", "messages", FIRST),

@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.tables import table
+
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "routewright"
 STATE = "_core/accounts/state.py"
@@ -270,7 +272,7 @@ def test_the_tests_find(bug: Bug, copy: Path, full: bool) -> None:
         file.write_text(right, "utf-8")
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.what.replace(" ", "_").replace(",", ""))
+@table("bug", BUGS, ids=lambda bug: bug.what.replace(" ", "_").replace(",", ""))
 def test_each_has_its_place_in_the_code(bug: Bug) -> None:
     assert (SOURCE / bug.file).read_text("utf-8").count(bug.was) == 1
 

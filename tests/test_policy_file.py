@@ -24,6 +24,7 @@ from routewright.wire import (
     PolicyWeights,
     ReasoningBudget,
 )
+from tests.tables import table
 
 FULL: dict[str, Any] = {
     "name": "all",
@@ -122,7 +123,7 @@ def test_every_key_of_a_file_reaches_the_policy(tmp_path: Path, name: str) -> No
     assert read_policies(written(tmp_path, name, WRITE[name]({"policies": [{"name": "p"}]}))) == [Policy(name="p")]
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "text", "said"),
     [
         (

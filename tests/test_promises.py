@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
+from tests.tables import table
 
 TESTS = Path(__file__).parent
 SRC = TESTS.parent / "src" / "routewright"
@@ -63,7 +63,7 @@ def test_every_promise_and_section_has_one_row() -> None:
     assert [row.name for row in ROWS] == PROMISES + SECTIONS
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
+@table("row", ROWS, ids=[row.name for row in ROWS])
 def test_the_proofs_of_a_row_run(row: Row) -> None:
     proofs = _PROOF.findall(row.cell)
     assert row.cell == ", ".join(f"`{file}::{name}`" for file, name in proofs), "a cell names proofs alone"

@@ -30,6 +30,7 @@ from routewright._engine.storage import _declared
 from routewright.errors import InternalError, StorageUnavailable
 from routewright.settings import Retention
 from routewright.wire import NewKey, Query, Scan, WebhookAnswer
+from tests.tables import table
 
 pytestmark = pytest.mark.anyio
 
@@ -182,7 +183,7 @@ def test_it_takes_a_storage_or_its_url(kind: Any, tmp_path: Path) -> None:
 
 
 @KINDS
-@pytest.mark.parametrize("given", [None, 7, MemoryStorage, object(), "traces.db", "mysql://host/db", "sqlite:"])
+@table("given", [None, 7, MemoryStorage, object(), "traces.db", "mysql://host/db", "sqlite:"])
 def test_anything_but_a_storage_is_refused(kind: Any, given: Any) -> None:
     with pytest.raises(ValidationFailed, match=r"storage|url"):
         kind(given)

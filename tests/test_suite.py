@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-import pytest
+from tests.tables import table
 
 from .conftest import REAL_TIME, ROOT, SEAMS, SERVERS
 
 
-@pytest.mark.parametrize("pattern", [*SEAMS, *SERVERS, *REAL_TIME])
+@table("pattern", [*SEAMS, *SERVERS, *REAL_TIME])
 def test_every_file_that_is_run_differently_is_there(pattern: str) -> None:
     assert [*ROOT.glob(pattern)], "it was renamed: change tests/conftest.py"
 

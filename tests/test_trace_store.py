@@ -146,7 +146,7 @@ async def test_times_are_stored_in_one_format(store: TraceStore) -> None:
     assert (await store.get(make_trace(1).id)).created_at == "2026-11-21T00:00:00.001Z"
 
 
-@pytest.mark.parametrize(
+@table(
     ("given", "path"),
     [
         (None, "trace"),
@@ -259,7 +259,7 @@ async def refused(path: str, doing: Coroutine[Any, Any, Any]) -> None:
     assert [problem.path for problem in raised.value.problems] == [path]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@table("method", METHODS)
 async def test_every_method_refuses_an_invalid_account_or_environment(filled: TraceStore, method: str) -> None:
     for account in ("", "_system", "a\nb", "x" * 201, None, 7, "\ud800"):
         await refused("account", METHODS[method](filled, account=account))
@@ -267,7 +267,7 @@ async def test_every_method_refuses_an_invalid_account_or_environment(filled: Tr
         await refused("environment", METHODS[method](filled, environment=environment))
 
 
-@pytest.mark.parametrize(
+@table(
     ("method", "given", "path"),
     [(method, given, path) for methods, rows in INVALID.items() for method in methods for given, path in rows],
     ids=lambda value: repr(value)[:60],
@@ -316,7 +316,7 @@ FILTERS = (
 )
 
 
-@pytest.mark.parametrize("filter", FILTERS)
+@table("filter", FILTERS)
 async def test_a_filter_selects_the_matching_traces(filled: TraceStore, filter: str) -> None:
     traces = newest_first(chance_traces())
     terms = parse_filter(filter)
@@ -326,7 +326,7 @@ async def test_a_filter_selects_the_matching_traces(filled: TraceStore, filter: 
     assert [trace async for trace in filled.export(filter=filter)] == expected
 
 
-@pytest.mark.parametrize(
+@table(
     ("since", "until"),
     [
         ("2026-11-20", None),
@@ -336,7 +336,7 @@ async def test_a_filter_selects_the_matching_traces(filled: TraceStore, filter: 
         ("2026-11-20T13:59:59.9991Z", None),
     ],
 )
-@pytest.mark.parametrize("environment", [None, "production"])
+@table("environment", [None, "production"])
 async def test_since_is_inclusive_and_until_exclusive(
     filled: TraceStore, since: Any, until: Any, environment: Any
 ) -> None:
@@ -389,7 +389,7 @@ async def test_a_cursor_is_valid_for_one_query_of_one_account(filled: TraceStore
     assert (await filled.query(**other, cursor=its)).data
 
 
-@pytest.mark.parametrize("cursor", ["", "x", "=", "AAAA", "é" * 40, "A" * 2_000, "tr_1", 7, b"AAAA", ["x"], True])
+@table("cursor", ["", "x", "=", "AAAA", "é" * 40, "A" * 2_000, "tr_1", 7, b"AAAA", ["x"], True])
 async def test_an_invalid_cursor_is_refused(filled: TraceStore, cursor: Any) -> None:
     with pytest.raises(CursorInvalid):
         await filled.query(cursor=cursor)
@@ -490,7 +490,7 @@ UNSELECTED = "no traces are selected; pass trace_id, filter, since or until"
 COMBINED = "everything: cannot be combined with a selection; leave out one of them"
 
 
-@pytest.mark.parametrize(
+@table(
     ("given", "said"),
     [
         *((given, UNSELECTED) for given in ({}, {"environment": "sandbox"}, {"account": "acme"}, {"filter": ""})),
@@ -790,10 +790,8 @@ class Broken:
         pass
 
 
-@pytest.mark.parametrize(
-    "error", [StorageUnavailable("away"), KeyError("secret words")], ids=["away", "a fault of its"]
-)
-@pytest.mark.parametrize("method", [*METHODS, "record", "retain", "retention"])
+@table("error", [StorageUnavailable("away"), KeyError("secret words")], ids=["away", "a fault of its"])
+@table("method", [*METHODS, "record", "retain", "retention"])
 async def test_storage_errors_are_router_errors(method: str, error: Exception) -> None:
     store = TraceStore(Broken(error))
     others: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {

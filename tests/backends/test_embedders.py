@@ -127,7 +127,7 @@ async def test_a_status_is_a_fault_of_its_kind(
     assert (await embedder.embed("again")).tolist() == [3, 4]
 
 
-@pytest.mark.parametrize(
+@table(
     "content",
     [
         f"nope, {QUESTION}",

@@ -26,6 +26,7 @@ from tests.contracts.cache import key_of, make_entry
 from tests.database_servers import HOST, RedisServer, at_port, find, free_port
 from tests.database_servers import Server as Started
 from tests.fault_proxy import FaultProxy
+from tests.tables import table
 
 from .redis_child import until_taken
 
@@ -150,7 +151,7 @@ async def test_passwords_are_never_shown(guarded: RedisServer, there: bool, capl
     assert not [text for text in [*seen, caplog.text] if "s3cret" in text]
 
 
-@pytest.mark.parametrize(
+@table(
     "url",
     [
         "redis://:s3cret@", "redis://:s3cret@h/x", "redis://:s3cret@h:99999", "redis://:s3cret@a,b", "redis://:s3cret@[::1",

@@ -23,12 +23,13 @@ from routewright.backends.providers.sandbox import MOST_CHARACTERS, MOST_DEPTH, 
 from routewright.catalogue import Catalogue
 from routewright.errors import NoCandidates
 from routewright.wire import Model
+from tests.tables import table
 
 pytestmark = pytest.mark.anyio
 NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}, "required": ["next"]}
 
 
-@pytest.mark.parametrize(
+@table(
     ("schema", "example"),
     [
         (True, "sandbox"),

@@ -13,6 +13,7 @@ from routewright.backends.storage.sqlite import SqliteStorage
 from routewright.errors import UnsupportedWrite
 from routewright.wire import DeleteTraces, PutTrace, Term, TraceItems, Traces
 from tests.contracts.storage.samples import make_trace
+from tests.tables import table
 
 pytestmark = pytest.mark.anyio
 
@@ -28,7 +29,7 @@ WRONG = [
 """Terms that no parser makes."""
 
 
-@pytest.mark.parametrize("term", WRONG, ids=repr)
+@table("term", WRONG, ids=repr)
 async def test_sqlite_refuses_a_term_that_no_parser_made(term: Term, tmp_path: Path) -> None:
     trace = make_trace(1, metadata={"team": 2.0})
     async with aclosing(SqliteStorage(tmp_path / "traces.db")) as storage:
@@ -44,7 +45,7 @@ async def test_sqlite_refuses_a_term_that_no_parser_made(term: Term, tmp_path: P
             assert len(await storage.scan(account, TraceItems(), after=None, limit=5)) == 1
 
 
-@pytest.mark.parametrize("term", WRONG, ids=repr)
+@table("term", WRONG, ids=repr)
 async def test_memory_refuses_a_term_that_no_parser_made(term: Term) -> None:
     storage = MemoryStorage()
     await storage.apply("default", [PutTrace(make_trace(1, metadata={"team": 2.0}))])

@@ -21,6 +21,7 @@ from routewright.backends.clock import SystemClock
 from routewright.backends.transport import webhooks
 from routewright.backends.transport.webhooks import AiohttpWebhooks
 from routewright.protocols import WebhookTransport
+from tests.tables import table
 
 from .webhook_network import OK, Connection, Lookup, Net, receiving, stand_between
 
@@ -387,7 +388,7 @@ ftp://93.184.216.34 //127.0.0.1 file:///etc/passwd
 """.split()
 
 
-@pytest.mark.parametrize("url", LITERALS)
+@table("url", LITERALS)
 async def test_invalid_url_is_not_sent_to(net: Net, transport: AiohttpWebhooks, url: str) -> None:
     assert (await reason(transport, url)).startswith("url: ")
     assert (net.lookups, net.connects, net.sockets) == ([], [], 0)

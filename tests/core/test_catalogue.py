@@ -371,7 +371,7 @@ def test_a_json_file_works_too(tmp_path: Path) -> None:
     assert catalogue.models[-1].id == "acme/llama"
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "said"),
     [
         ("[[models]]\nid = 'x'", r"/models.toml: models\[0\].id: must be 'provider/name', without spaces, got 'x'"),
@@ -416,7 +416,7 @@ def test_an_error_names_the_file_and_the_key(tmp_path: Path, text: str, said: st
         Catalogue.load(write(tmp_path / "models.toml", text))
 
 
-@pytest.mark.parametrize(
+@table(
     ("field", "said"),
     [
         ("quality = 2", r"models\[0\].quality: .*must be a number from 0 to 1, got 2"),

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from routewright._core.outage import FAILS_S, WORKS_S, Outage, period
+from tests.tables import table
 
 
 class Log:
@@ -74,7 +75,7 @@ def test_what_flaps_for_hours_is_logged_when_it_starts_and_when_it_settles(is_on
     assert log.new() == [last]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@table("seed", range(20))
 def test_the_last_line_is_true_whatever_happens(seed: int) -> None:
     """After a quiet time the last line says how it is, and there are at most three lines in half an hour."""
     log, rng, now = Log(), Random(seed), 0.0

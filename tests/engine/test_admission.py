@@ -52,6 +52,7 @@ from routewright.wire import (
     Usage,
     Write,
 )
+from tests.tables import table
 
 from .account_router import ACME, ANSWER, AT, CAP, COST, ONE, Bank, account, key
 from .faulty_storage import Behind
@@ -485,10 +486,10 @@ async def running(*script: Any, behind: bool = False, known: bool = True) -> Ban
     return bank
 
 
-@pytest.mark.parametrize("key_id", [None, "key_1"])
-@pytest.mark.parametrize("options", [{}, {"idempotency_key": "k"}])
-@pytest.mark.parametrize("behind", [False, True])
-@pytest.mark.parametrize("known", [False, True])
+@table("key_id", [None, "key_1"])
+@table("options", [{}, {"idempotency_key": "k"}])
+@table("behind", [False, True])
+@table("known", [False, True])
 async def test_a_call_running_when_its_account_is_created_counts_in_its_month(
     options: dict[str, Any], key_id: str | None, behind: bool, known: bool
 ) -> None:

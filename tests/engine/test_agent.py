@@ -152,7 +152,7 @@ async def test_the_step_limit_ends_a_run_in_the_middle_of_parallel_calls() -> No
     assert [step.action for step in answer.steps] == ["llm_call", "tool_call", "tool_call"]
 
 
-@pytest.mark.parametrize(
+@table(
     ("call", "said"),
     [
         (("ad", {"a": 1}), "there is no tool 'ad'"),

@@ -15,6 +15,7 @@ from routewright import ProviderFault, Router, Settings
 from routewright.backends.clock import SystemClock
 from routewright.errors import RouterTimeoutError
 from routewright.wire import Chunk, Delta, Finish, Model, UpstreamCall, Usage
+from tests.tables import table
 
 from .scripted_router import GOOD, SPARE
 
@@ -173,8 +174,8 @@ async def ask(router: Router, *, streamed: bool) -> str:
     return str(stream.result.output)
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("kind", ODD)
+@table("streamed", [False, True])
+@table("kind", ODD)
 async def test_the_next_model_answers_and_the_task_is_as_before(kind: type[Fine], streamed: bool) -> None:
     first, second, task = kind(GOOD), Fine(SPARE), asyncio.current_task()
     assert task is not None
@@ -208,8 +209,8 @@ async def test_leaving_a_provider_is_limited_too(streamed: bool) -> None:
     await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("kind", [*ODD, SlowToLeave, AnswersWhenCancelled])
+@table("streamed", [False, True])
+@table("kind", [*ODD, SlowToLeave, AnswersWhenCancelled])
 async def test_a_cancelled_call_ends_as_cancelled(kind: type[Fine], streamed: bool) -> None:
     first, second = kind(GOOD), Fine(SPARE)
     async with router(first, second) as routed:

@@ -52,6 +52,7 @@ from routewright.wire import (
     UpstreamCall,
     Usage,
 )
+from tests.tables import table
 
 from .account_router import ACME, ANSWER, CAP, COST, Bank, account
 from .scripted_router import GOOD as PLAIN
@@ -206,8 +207,8 @@ CHANGES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=str)
-@pytest.mark.parametrize("mode", ["exact", "semantic"])
+@table("change", CHANGES, ids=str)
+@table("mode", ["exact", "semantic"])
 async def test_any_other_difference_is_another_partition(change: dict[str, Any], mode: Any) -> None:
     policies = [Policy(name="mine", goal="cost"), Policy(name="other", goal="cost")]
     at = shop(policies=policies)

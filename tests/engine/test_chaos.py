@@ -15,6 +15,7 @@ from routewright._core.attempts.faults import FAULTS
 from routewright.errors import UpstreamFailed
 from routewright.testing import SCENARIOS
 from routewright.wire import FallbackSpan, FallbackTriggered, ModelSpan, OutputDelta, RouteEvent, RouteFallback
+from tests.tables import table
 
 from .chaos_matrix import ANSWER, GOOD, HEAVY, MODELS, NAMES, SPARE, TIMEOUT_S, Case, Pair, Position, Way, said_by
 
@@ -232,7 +233,7 @@ def check_health(case: Case, pair: Pair, before: dict[str, float | None]) -> Non
             assert now == was
 
 
-@pytest.mark.parametrize("name", RETRIED)
+@table("name", RETRIED)
 async def test_a_transient_fault_is_invisible_except_for_a_restart(name: str) -> None:
     case, pair = Case(name, "events", "first"), Pair([name])
     met = await meet(pair, "events")
@@ -245,7 +246,7 @@ async def test_a_transient_fault_is_invisible_except_for_a_restart(name: str) ->
     assert met.told == []
 
 
-@pytest.mark.parametrize("name", LIGHT)
+@table("name", LIGHT)
 async def test_without_retries_and_fallbacks_there_is_one_attempt(name: str) -> None:
     for way in WAYS[:2]:
         case, pair = Case(name, way, "first"), Pair(name)
@@ -259,8 +260,8 @@ def test_the_matrix_holds_every_cell() -> None:
     assert set(NAMES) == set(SCENARIOS)
 
 
-@pytest.mark.parametrize("way", ["plain", "events"])
-@pytest.mark.parametrize("window", [200_000, 100_000, 9_000, None])
+@table("way", ["plain", "events"])
+@table("window", [200_000, 100_000, 9_000, None])
 async def test_a_prompt_too_long_for_one_model_goes_to_another_that_can_hold_it(way: Way, window: int | None) -> None:
     pair = Pair("context_overflow", models=[MODELS[0], replace(MODELS[1], context_window=window)])
     met = await meet(pair, way)

@@ -40,6 +40,7 @@ from routewright.wire import (
     UpstreamCall,
     Usage,
 )
+from tests.tables import table
 
 from .scripted_router import to_close
 
@@ -131,8 +132,8 @@ async def an_agent(router: Router) -> None:
 WAYS = [route, stream, many, prepared, in_a_task, to_thread, in_an_own_thread, an_agent]
 
 
-@pytest.mark.parametrize("limited", [False, True], ids=["free", "limited"])
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@table("limited", [False, True], ids=["free", "limited"])
+@table("way", WAYS, ids=lambda way: way.__name__)
 async def test_a_call_within_a_tool_is_in_the_budget_sum_and_tree_of_the_run(way: Any, limited: bool) -> None:
     storage = MemoryStorage()
     router = router_of(storage)

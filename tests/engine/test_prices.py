@@ -143,7 +143,7 @@ class Ticking(FakeClock):
         return super().time() + self.reads / 10
 
 
-@pytest.mark.parametrize("ahead", range(1, 20))
+@table("ahead", range(1, 20))
 async def test_a_decision_at_midnight_has_the_prices_of_the_day_that_it_names(ahead: int) -> None:
     clock = Ticking(MIDNIGHT - ahead / 10)
     router = Router(providers=[ScriptedProvider((), models=[DEARER])], settings=Settings(clock=clock))

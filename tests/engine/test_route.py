@@ -36,6 +36,7 @@ from routewright.wire import (
     ToolDelta,
     Usage,
 )
+from tests.tables import table
 
 from .scripted_router import House, said, traces_in
 
@@ -230,7 +231,7 @@ async def test_an_estimate_keeps_to_the_cap_that_the_provider_was_sent() -> None
     assert answer.routing.tokens.output == 50
 
 
-@pytest.mark.parametrize(
+@table(
     "usage",
     [
         *(Usage(5, 5, cached=6), Usage(-1, 5), Usage(5, -1), Usage(5, 5, cached=-1), Usage(10, 5, written=-1)),

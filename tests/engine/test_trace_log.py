@@ -799,8 +799,8 @@ AWAITED: dict[str, Callable[[Router], Awaitable[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", [*CALLS, *AWAITED])
-@pytest.mark.parametrize("used", [True, False])
+@table("name", [*CALLS, *AWAITED])
+@table("used", [True, False])
 async def test_every_call_of_a_closed_router_says_that_it_is_closed(name: str, used: bool) -> None:
     router = Router.sandbox()
     if used:

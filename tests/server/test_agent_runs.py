@@ -11,6 +11,7 @@ import pytest
 from routewright import ProviderFault, RateLimits
 from routewright.testing.provider import Line, Script
 from routewright.wire import Delta, Usage
+from tests.tables import table
 
 from .agent_runs import (
     CALL_NANOS,
@@ -74,7 +75,7 @@ async def test_a_run_has_all_fields_of_the_specification(how: How) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "path"),
     [
         ({"task": None}, "task"),
@@ -114,7 +115,7 @@ async def test_a_wrong_request_is_refused_at_its_path(how: How, body: dict[str, 
     await check_refused(house)
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "kind", "status", "code"),
     [
         (b"", "application/json", 400, "invalid_json"),
@@ -131,7 +132,7 @@ async def test_a_wrong_request_is_refused_at_its_path(how: How, body: dict[str, 
         (b" " * (1 << 20) + b'{"task": "go"}', "application/json", 413, "body_too_large"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("how", [PLAIN, PLAIN_KEY], ids=["without a key", "with a key"])
+@table("how", [PLAIN, PLAIN_KEY], ids=["without a key", "with a key"])
 async def test_a_body_is_validated_as_strictly_as_a_route_request(
     how: How, body: bytes, kind: str, status: int, code: str
 ) -> None:
@@ -347,7 +348,7 @@ async def check_refused(house: House) -> None:
 
 
 @hows
-@pytest.mark.parametrize("sent", [None, "", "Bearer sk_live_0123456789", "Basic x"])
+@table("sent", [None, "", "Bearer sk_live_0123456789", "Basic x"])
 async def test_without_a_valid_key_a_run_is_401(how: How, sent: str | None) -> None:
     house = await House([]).open()
     good, house.headers = house.headers, {} if sent is None else {"Authorization": sent}
@@ -374,7 +375,7 @@ async def test_a_key_with_only_the_scope_agents_can_run_them(how: How) -> None:
 
 
 @hows
-@pytest.mark.parametrize(
+@table(
     ("terms", "of_key", "code"),
     [
         ({"prepaid": True}, {}, "insufficient_balance"),

@@ -23,6 +23,7 @@ from routewright.server.app import App
 from routewright.server.bodies import UNCOUNTED_BYTES, Bodies, _holds_more
 from routewright.server.exchange import Exchange
 from routewright.testing import FakeClock
+from tests.tables import table
 
 from .asgi_client import Client, ask, scope_of
 
@@ -64,10 +65,8 @@ def test_values_are_counted_exactly_whatever_strings_contain(tree: object, ascii
     assert _holds_more(body, values_in(tree) - 1)
 
 
-@pytest.mark.parametrize("path", ["/v1/route", "/v1/decide", "/openai/v1/chat/completions", "/anthropic/v1/messages"])
-@pytest.mark.parametrize(
-    "metadata", ["[" + "0," * 300 + "0]", "{" + '"a": 1, ' * 300 + '"b": 1}', "[" + "{}," * 150 + "{}]", "[" * 301]
-)
+@table("path", ["/v1/route", "/v1/decide", "/openai/v1/chat/completions", "/anthropic/v1/messages"])
+@table("metadata", ["[" + "0," * 300 + "0]", "{" + '"a": 1, ' * 300 + '"b": 1}', "[" + "{}," * 150 + "{}]", "[" * 301])
 async def test_a_body_with_too_many_values_is_413_before_it_is_parsed(path: str, metadata: str) -> None:
     body = asking("Hello", model="auto", max_tokens=9).removesuffix(b"}") + b', "metadata": ' + metadata.encode() + b"}"
     client = await ask(app_of(body_values=300), scope_of(path=path), body)

@@ -269,7 +269,7 @@ RESPONSE: dict[str, Callable[[Any], bool]] = {
 }
 
 
-@pytest.mark.parametrize("field", RESPONSE)
+@table("field", RESPONSE)
 def test_2_2_a_response_has_the_field(place: Place, field: str) -> None:
     answer = place.live.post("/v1/route", json=ask())
     assert answer.headers["content-type"] == "application/json"
@@ -538,10 +538,8 @@ ENDPOINTS = [
 SCOPES = {"/v1/route": "route", "/v1/decide": "route", "/v1/models": "models:read", "/v1/policies": "policies:read"}
 
 
-@pytest.mark.parametrize(("method", "path"), ENDPOINTS)
-@pytest.mark.parametrize(
-    "header", [None, "", "Bearer", "Bearer sk_live_wrong", "Basic eDp4", f"Bearer sk_live_{'A' * 33}"]
-)
+@table(("method", "path"), ENDPOINTS)
+@table("header", [None, "", "Bearer", "Bearer sk_live_wrong", "Basic eDp4", f"Bearer sk_live_{'A' * 33}"])
 def test_5_3_without_a_valid_key_all_are_401(place: Place, method: str, path: str, header: str | None) -> None:
     headers = {} if header is None else {"Authorization": header}
     answer = httpx2.request(method, place.url + path, headers=headers)
@@ -606,8 +604,8 @@ STATUSES = {
 }
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("row", STATUSES)
+@table("stream", [False, True])
+@table("row", STATUSES)
 def test_7_a_failure_before_the_content_has_its_status(place: Place, row: str, stream: bool) -> None:
     status, code, kind, request = STATUSES[row]
     answer = place.live.post("/v1/route", json={**request, "stream": stream})

@@ -14,6 +14,7 @@ from routewright.server import anthropic, create_app, openai, responses
 from routewright.server.anthropic import MessageFrames
 from routewright.server.vendor_requests import PLACES, Directory, RoutingOptions, Words, places_of
 from routewright.testing import FakeClock
+from tests.tables import table
 
 from .asgi_client import ask, scope_of
 
@@ -132,7 +133,7 @@ async def problem_of(at: str, fields: dict[str, Any], **headers: str) -> Problem
     return Problem(**problem)
 
 
-@pytest.mark.parametrize(("at", "fields", "place"), CASES, ids=[f"{at[1]}-{place}" for at, _, place in CASES])
+@table(("at", "fields", "place"), CASES, ids=[f"{at[1]}-{place}" for at, _, place in CASES])
 async def test_a_wrong_value_is_refused_at_the_clients_field(at: str, fields: dict[str, Any], place: str) -> None:
     problem = await problem_of(at, fields)
     assert problem.path == place
@@ -171,8 +172,8 @@ async def test_suggestions_name_the_clients_fields(at: str, fields: dict[str, An
     assert said in (error.get("details") or error["detail"])["suggestion"]
 
 
-@pytest.mark.parametrize("at", DOORS)
-@pytest.mark.parametrize(
+@table("at", DOORS)
+@table(
     ("wishes", "hint"),
     [
         ({"gaol": 1}, "did you mean 'goal'?"),

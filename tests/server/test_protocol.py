@@ -142,7 +142,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("sent", REFUSED.values(), ids=REFUSED)
+@table("sent", REFUSED.values(), ids=REFUSED)
 def test_an_invalid_request_gets_one_answer_and_the_connection_closes(port: int, sent: bytes) -> None:
     heard = said(port, sent + GET + b"\r\n")
     assert statuses(heard) == [400]
@@ -168,7 +168,7 @@ def test_observers_are_called_for_refused_clients(port: int) -> None:
     assert refused.client == "127.0.0.1"
 
 
-@pytest.mark.parametrize("sent", REFUSED.values(), ids=REFUSED)
+@table("sent", REFUSED.values(), ids=REFUSED)
 def test_an_invalid_request_in_single_bytes_is_refused(port: int, sent: bytes) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -198,7 +198,7 @@ ANSWERED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("sent", "expected"), ANSWERED.values(), ids=ANSWERED)
+@table(("sent", "expected"), ANSWERED.values(), ids=ANSWERED)
 def test_valid_requests_are_answered_in_order(port: int, sent: bytes, expected: list[int]) -> None:
     assert statuses(said(port, sent)) == expected
 
@@ -235,7 +235,7 @@ TOO_LARGE = {
 }
 
 
-@pytest.mark.parametrize("sent", TOO_LARGE.values(), ids=TOO_LARGE)
+@table("sent", TOO_LARGE.values(), ids=TOO_LARGE)
 def test_a_head_over_its_limits_is_431(port: int, sent: bytes) -> None:
     assert statuses(said(port, sent))[-1:] == [431]
 

@@ -14,6 +14,7 @@ from openai.types.responses import ResponseInputItemParam, ToolParam
 
 from routewright.server.anthropic import _NOTES
 from routewright.server.openai import ChatCall
+from tests.tables import table
 
 from .asgi_client import Client, ask, scope_of
 from .test_field_names import APP, BODY, HI
@@ -41,7 +42,7 @@ def ignored(answer: Client) -> list[str]:
     return answer.headers.get("x-routewright-ignored", "").split(", ")
 
 
-@pytest.mark.parametrize(
+@table(
     ("at", "name"),
     [
         *(
@@ -64,8 +65,8 @@ async def test_an_unsupported_field_is_listed_as_ignored(at: str, name: str) -> 
     assert (answer.status, ignored(answer)) == (200, [name])
 
 
-@pytest.mark.parametrize("role", ["user", "assistant"])
-@pytest.mark.parametrize("kind", kinds(BetaContentBlockParam))
+@table("role", ["user", "assistant"])
+@table("kind", kinds(BetaContentBlockParam))
 async def test_every_block_of_anthropics_is_accepted_or_refused_at_its_path(role: str, kind: str) -> None:
     answer = await sent(ANTHROPIC_AT, messages=[HI, {"role": role, "content": [{"type": kind}]}])
     if answer.status == 200:
@@ -76,7 +77,7 @@ async def test_every_block_of_anthropics_is_accepted_or_refused_at_its_path(role
     assert answer.json["error"]["details"]["problems"][0]["path"].startswith("messages[1].content[0].")
 
 
-@pytest.mark.parametrize("kind", sorted({*kinds(BetaContentBlockParam)} - _NOTES))
+@table("kind", sorted({*kinds(BetaContentBlockParam)} - _NOTES))
 async def test_an_unsupported_block_in_a_tool_result_is_refused_in_anthropics_terms(kind: str) -> None:
     result = {"type": "tool_result", "tool_use_id": "a", "content": [{"type": kind}]}
     answer = await sent(ANTHROPIC_AT, messages=[{"role": "user", "content": [result]}])
@@ -85,7 +86,7 @@ async def test_an_unsupported_block_in_a_tool_result_is_refused_in_anthropics_te
     assert "'tool'" not in problem["problem"], "there is no such role"
 
 
-@pytest.mark.parametrize("kind", kinds(BetaToolUnionParam))
+@table("kind", kinds(BetaToolUnionParam))
 async def test_a_tool_that_anthropic_runs_is_refused(kind: str) -> None:
     answer = await sent(ANTHROPIC_AT, tools=[{"type": kind, "name": "x"}])
     if kind.startswith("tool_search_tool_"):  # models get all tools at once
@@ -117,7 +118,7 @@ async def test_every_tool_of_openais_chats_is_accepted(kind: str) -> None:
     assert answer.status == 200
 
 
-@pytest.mark.parametrize("kind", kinds(ToolParam))
+@table("kind", kinds(ToolParam))
 async def test_every_tool_of_openais_responses_is_accepted_or_refused_at_its_path(kind: str) -> None:
     tool = {"type": kind, "name": "x", "tools": [{"type": "function", "name": "y"}]}
     answer = await ask(APP, scope_of(path=RESPONSES_AT), {"model": "gpt-4.1", "input": "Hi", "tools": [tool]})
@@ -126,7 +127,7 @@ async def test_every_tool_of_openais_responses_is_accepted_or_refused_at_its_pat
     assert is_at_client or answer.json["error"]["param"] == "tools[0].type"
 
 
-@pytest.mark.parametrize("kind", kinds(ResponseInputItemParam))
+@table("kind", kinds(ResponseInputItemParam))
 async def test_every_item_of_openais_responses_is_accepted_or_refused_at_its_path(kind: str) -> None:
     item = {"type": kind, "role": "user", "content": "x", "name": "f", "input": "x", "call_id": "c"}
     user = {"role": "user", "content": "Hi"}

@@ -115,10 +115,8 @@ async def test_a_reused_key_is_409_even_if_the_difference_is_ignored(path: str) 
     assert (first.status, again.body, other.status) == (200, first.body, 409)
 
 
-@pytest.mark.parametrize("path", DOORS)
-@pytest.mark.parametrize(
-    "field", ["budget", "models", "goal", "strategy", "policy_id", "prefer", "fallback", "cache", "timeout_ms"]
-)
+@table("path", DOORS)
+@table("field", ["budget", "models", "goal", "strategy", "policy_id", "prefer", "fallback", "cache", "timeout_ms"])
 async def test_an_option_outside_the_field_routewright_is_refused(path: str, field: str) -> None:
     app = create_app(Router.sandbox(), authenticate=lambda scope: Caller())
     assert (await ask(app, scope_of(path=path), {**BODY, field: None})).status == 200

@@ -20,6 +20,7 @@ from routewright.testing import ScriptedProvider
 from routewright.wire import ToolDelta, UpstreamCall, text_of
 from routewright.wire.json_stream import JsonObjectStream, complete_object
 from tests.server.asgi_client import Client, ask, scope_of
+from tests.tables import table
 
 CHAT = "/openai/v1/chat/completions"
 RESPONSES = "/openai/v1/responses"
@@ -126,7 +127,7 @@ ARGUMENTS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "expected"), ARGUMENTS)
+@table(("text", "expected"), ARGUMENTS)
 def test_arguments_become_one_json_object(text: str, expected: str | dict[str, Any]) -> None:
     for size in (1, 3, len(text) or 1):
         joined = streamed(*(text[start : start + size] for start in range(0, len(text), size)))
@@ -236,8 +237,8 @@ async def test_doors_hand_out_valid_arguments(path: str, text: str, plain: Any, 
 NONE = object()
 
 
-@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
-@pytest.mark.parametrize(
+@table("path", [CHAT, RESPONSES, MESSAGES])
+@table(
     ("value", "upstream"),
     [
         pytest.param(NONE, "{}", id="C zed: missing"),

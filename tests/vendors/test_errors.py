@@ -44,6 +44,7 @@ from tests.backends.provider_calls import chunks_of
 from tests.backends.test_provider_faults import ERRORS
 from tests.backends.vendors import KEY, VENDORS, Vendor
 from tests.server.asgi_client import ask, scope_of
+from tests.tables import table
 from tests.upstream import Answer as Sent
 from tests.upstream import Upstream, of_json
 
@@ -52,9 +53,7 @@ KEYED = Caller("default", key_id="key_1")
 VENDOR = pytest.mark.parametrize("vendor", VENDORS, ids=[f"O {vendor.name} {vendor.path}" for vendor in VENDORS])
 
 
-@pytest.mark.parametrize(
-    "row", [pytest.param(row, id=f"I {row['source']}: {row['name']}") for row in ERRORS if "source" in row]
-)
+@table("row", [pytest.param(row, id=f"I {row['source']}: {row['name']}") for row in ERRORS if "source" in row])
 def test_an_error_is_read_by_what_it_is_about(row: dict[str, Any]) -> None:
     body = json.dumps(row["body"])
     if row["status"] == 200:

@@ -46,6 +46,7 @@ from routewright.wire import (
     UpstreamCall,
 )
 from routewright.wire.request import FileData
+from tests.tables import table
 from tests.upstream import Answer, Request, Upstream, of_json
 
 from .rules import RULES
@@ -149,7 +150,7 @@ ARGUMENTS = [
 
 
 @protocols
-@pytest.mark.parametrize(("arguments", "sent"), ARGUMENTS)
+@table(("arguments", "sent"), ARGUMENTS)
 def test_arguments_of_a_history_are_an_object(protocol: str, arguments: str, sent: dict[str, Any]) -> None:
     body = body_of(protocol, [Message("user", "a"), calling(("c1", arguments)), result("c1"), Message("user", "b")])
     assert calls_in(protocol, body) == [("c1", sent)]
@@ -283,7 +284,7 @@ IDS = [
 
 
 @protocols
-@pytest.mark.parametrize("ids", IDS)
+@table("ids", IDS)
 def test_ids_of_calls_and_results_fit_together(protocol: str, ids: list[str]) -> None:
     turn = [calling(*((id, json.dumps({"n": n})) for n, id in enumerate(ids))), *(result(id) for id in ids)]
     body = body_of(protocol, [Message("user", "a"), *turn, Message("user", "b"), *turn, Message("user", "c")])
@@ -434,7 +435,7 @@ SCHEMAS: list[Any] = [
 
 
 @protocols
-@pytest.mark.parametrize(("schema", "sent"), SCHEMAS)
+@table(("schema", "sent"), SCHEMAS)
 def test_schemas_of_tools_are_complete(protocol: str, schema: Any, sent: dict[str, Any]) -> None:
     for tool in (Tool(name="f", parameters=schema), Tool(function=Tool(name="f", parameters=schema).function_spec)):
         body = body_of(protocol, [Message("user", "a")], tool)
@@ -502,7 +503,7 @@ def images_in(value: Any) -> Iterator[str]:
 
 
 @protocols
-@pytest.mark.parametrize(("url", "sent"), URLS)
+@table(("url", "sent"), URLS)
 def test_images_have_the_common_name_of_their_type(protocol: str, url: str, sent: str) -> None:
     image = ImagePart(ImageUrl(url))
     assert [*images_in(body_of(protocol, [Message("user", [TextPart("look"), image])]))] == [sent]
@@ -512,7 +513,7 @@ def test_images_have_the_common_name_of_their_type(protocol: str, url: str, sent
 
 
 @protocols
-@pytest.mark.parametrize(
+@table(
     "url",
     [
         pytest.param(f"data:application/pdf;base64,{PDF}", id="L sound"),

@@ -25,6 +25,7 @@ from routewright.errors import ProviderFault
 from routewright.wire import Delta, Finish, TokenBounds, Usage
 from tests.backends.provider_calls import read_streamed
 from tests.engine.scripted_router import House
+from tests.tables import table
 
 pytestmark = pytest.mark.anyio
 PROMPT = TokenBounds(90, 110, 100)
@@ -437,12 +438,12 @@ ROWS: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(("reader", "events", "expected"), [row for row in ROWS if not str(row.id).startswith("D")])
+@table(("reader", "events", "expected"), [row for row in ROWS if not str(row.id).startswith("D")])
 def test_the_last_finish_reason_counts(reader: Any, events: list[Any], expected: Whole | str) -> None:
     check(reader, events, expected)
 
 
-@pytest.mark.parametrize(("reader", "events", "expected"), [row for row in ROWS if str(row.id).startswith("D")])
+@table(("reader", "events", "expected"), [row for row in ROWS if str(row.id).startswith("D")])
 def test_halves_of_a_character_are_joined(reader: Any, events: list[Any], expected: Whole | str) -> None:
     check(reader, events, expected)
 
@@ -664,7 +665,7 @@ BILLS: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(("reader", "events", "bill"), BILLS)
+@table(("reader", "events", "bill"), BILLS)
 def test_zeros_are_not_reported(reader: Callable[[], Reader], events: list[Any], bill: Bill) -> None:
     assert bill_of(collect(read_streamed(reader(), sse(*events)))) == bill
 
@@ -853,7 +854,7 @@ CALLS: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(("events", "calls"), CALLS)
+@table(("events", "calls"), CALLS)
 def test_tool_calls_are_told_apart_in_any_numbering(events: list[Any], calls: tuple[tuple[str, str], ...]) -> None:
     assert read(chat(), sse(*events, delta(finish="stop"), DONE)) == Whole("", calls, "tool_calls")
 
@@ -894,8 +895,8 @@ LAST: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("end", [b"", b"\n", b"\r", b"\r\n", b"\r\n\r\n"], ids=repr)
-@pytest.mark.parametrize(("reader", "events", "expected"), LAST)
+@table("end", [b"", b"\n", b"\r", b"\r\n", b"\r\n\r\n"], ids=repr)
+@table(("reader", "events", "expected"), LAST)
 def test_a_stream_may_end_without_its_last_blank_line(
     reader: Callable[[], Reader], events: list[Any], expected: Whole | str, end: bytes
 ) -> None:

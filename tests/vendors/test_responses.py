@@ -57,9 +57,10 @@ from tests.backends.responses_server import (
 )
 from tests.backends.test_reasoning import remembered
 from tests.server.asgi_client import ask, scope_of
+from tests.tables import table
 from tests.upstream import Answer, Request, of_json
 
-rows = pytest.mark.parametrize
+rows = table
 SOL = Model(id="openai/gpt-6-sol", reasoning=True, modalities=("text", "image", "tool", "file"))
 ASTRA = msgspec.structs.replace(SOL, id="openai/gpt-6-astra")
 TOOL = Tool(name="look", parameters={"type": "object", "properties": {}})

@@ -15,6 +15,7 @@ from routewright import CallableProvider, Model, Pricing, Router
 from routewright._core.structured_output import Fit, Form, split_thought
 from routewright.wire import Delta, Finish, Usage
 from routewright.wire.json_scan import is_json
+from tests.tables import table
 
 pytestmark = pytest.mark.anyio
 JSON = '{"x": 1}'
@@ -51,7 +52,7 @@ THOUGHTS: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(("answer", "thought"), THOUGHTS)
+@table(("answer", "thought"), THOUGHTS)
 def test_thoughts_before_json_are_taken_off(answer: str, thought: str) -> None:
     schema = {"type": "object", "properties": {"x": {}}}
     value = json.loads(split_thought(answer)[1])
