@@ -58,7 +58,7 @@ def test_two_processes_stay_within_a_limit_and_refuse_no_call_that_fits(
     rng, limits = Random(1), paired_limits(40)
     gate = FileGate(tmp_path / "traces.db", rng, *limits)
     crowd = Crowd(gate, rng, *limits)
-    for at in islice(arrivals(40, rng), 50_000 if full else 3_000):
+    for at in islice(arrivals(40, rng), 50_000 if full else 1_200):
         crowd.come(at)
     crowd.check()
     gate.close()

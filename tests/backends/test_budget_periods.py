@@ -98,6 +98,7 @@ async def test_days_turn_over_exactly_in_four_processes_in_sqlite(tmp_path: Path
     judge(await anyio.to_thread.run_sync(play, url))
 
 
+@pytest.mark.full
 async def test_days_turn_over_exactly_in_four_processes_in_postgresql(postgres_server: PostgresServer) -> None:
     url = new_store(postgres_server)
     storage = PostgresStorage(url)

@@ -250,6 +250,7 @@ async def test_observations_of_another_database_are_returned_from_the_first(cach
 # The server
 
 
+@pytest.mark.full
 async def test_the_cache_is_empty_but_works_after_a_server_crash() -> None:
     need("postgres")
     with PostgresServer(durable=False) as server:

@@ -133,6 +133,7 @@ async def test_news_fails_while_the_server_is_down_and_recovers() -> None:
         await coordination.aclose()
 
 
+@pytest.mark.full
 async def test_a_server_that_does_not_answer_times_out() -> None:
     need("postgres")
     with PostgresServer(durable=False) as server:

@@ -92,7 +92,7 @@ def number_pairs() -> Iterator[tuple[str, str]]:
 def test_no_changed_question_passes(pairs: Callable[[], Iterator[tuple[str, str]]], least: int, full: bool) -> None:
     tried = [(asked, kept) for asked, kept in pairs() if asked.lower() != kept.lower()]
     assert len(tried) >= least
-    tried = tried if full else tried[::4]
+    tried = tried if full else tried[::10]
     passed = [pair for pair in tried if refused(*pair) is None]
     assert not passed, f"{len(passed)} of {len(tried)} pass, such as {passed[:8]}"
 

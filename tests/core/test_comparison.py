@@ -195,7 +195,7 @@ def simulate(chance: random.Random, callers: int, shift: float = 0.0) -> Version
 
 def test_intervals_cover_the_truth_in_95_percent(full: bool) -> None:
     chance = random.Random(45)
-    times = 5_000 if full else 250
+    times = 5_000 if full else 150
     truth = [simulate(chance, 200_000 if full else 8_000, shift) for shift in (0.0, 0.1)]
     covered = dict.fromkeys(METRICS, 0)
     differ = dict.fromkeys(METRICS, 0)

@@ -306,7 +306,7 @@ def test_no_window_of_a_million_arrivals_exceeds_a_limit_and_no_refusal_is_needl
 ) -> None:
     rng, limits = Random(limit), paired_limits(limit)
     crowd = Crowd(StateGate(*limits), rng, *limits)
-    for at in islice(arrivals(limit, rng), 1_000_000 if full else 5_000):
+    for at in islice(arrivals(limit, rng), 1_000_000 if full else 2_500):
         crowd.come(at)
     crowd.check()
 

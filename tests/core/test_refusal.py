@@ -321,7 +321,7 @@ def test_a_suggestion_admits_the_named_model_and_every_part_is_needed(full: bool
 def test_no_change_of_fewer_fields_admits_the_model(full: bool) -> None:
     """Every field at its loosest, one and two at a time, against what was found step by step."""
 
-    @settings(max_examples=5_000 if full else 15)
+    @settings(max_examples=5_000 if full else 8)
     @given(ruled())
     def hold(case: Ruled) -> None:
         if refused(case) is None:

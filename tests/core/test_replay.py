@@ -8,6 +8,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from random import Random
 
+import pytest
 from msgspec import Struct, msgpack
 from msgspec.structs import replace
 
@@ -135,6 +136,7 @@ def any_input(chance: Random, board: Board) -> wire.DecisionInput:
     )
 
 
+@pytest.mark.full
 def test_any_request_is_decided_alike_in_another_process(full: bool) -> None:
     chance, stored = Random(20261121), Stored()
     catalogue = snapshot(Catalogue().models, Catalogue().as_of)

@@ -116,7 +116,7 @@ LENGTHS = (tokens.WHOLE_CHARACTERS + 1, tokens.ENCODED_CHARACTERS + 1, 1_000_000
 
 @pytest.mark.parametrize("name", ["english", "python", "german", "hindi", "chinese", "whitespace"])
 def test_bounds_of_a_very_long_prompt_come_from_a_sample_and_hold(name: str, full: bool) -> None:
-    for size in LENGTHS if full else LENGTHS[:2]:
+    for size in LENGTHS if full else LENGTHS[:1]:
         text = (TEXTS[name] * (size // len(TEXTS[name]) + 1))[:size]
         thirds = [text[start : start + size // 3 + 1] for start in range(0, size, size // 3 + 1)]
         for asked in (request(text), request("", *thirds)):

@@ -30,8 +30,9 @@ from routewright.wire import (
     UpstreamCall,
     Usage,
 )
+from tests.tables import table
 
-from .scripted_router import GOOD, SPARE, Ask, House, both_ways, on_one_loop, plain, said
+from .scripted_router import GOOD, SPARE, Ask, House, both_ways, on_one_loop, plain, said, streamed
 
 pytestmark = pytest.mark.anyio
 
@@ -58,7 +59,7 @@ nan, inf = float("nan"), float("inf")
 
 
 @both_ways
-@pytest.mark.parametrize(
+@table(
     "chunk",
     [
         *(Usage(count, 5) for count in (None, "7", True, 7.0, nan, inf, -inf, 100_000_001)),  # type: ignore[arg-type]
@@ -219,7 +220,7 @@ async def test_a_slow_close_makes_no_call_late(ask: Ask, pause_s: float) -> None
 
 
 @both_ways
-@pytest.mark.parametrize("error", [ZeroDivisionError(), asyncio.CancelledError(), GeneratorExit(), Odd(), ODD_GROUP])
+@table("error", [ZeroDivisionError(), asyncio.CancelledError(), GeneratorExit(), Odd(), ODD_GROUP])
 async def test_an_error_on_closing_changes_nothing(ask: Ask, error: BaseException) -> None:
     house = House([ANSWER], kind=SlowToLeave)
     house.good.leaving_s, house.good.at_last = 0.0, error  # type: ignore[attr-defined]
@@ -283,8 +284,7 @@ async def test_an_answer_that_never_waits_lets_others_run_and_ends_at_the_deadli
         group.cancel_scope.cancel()
 
 
-@both_ways
-@pytest.mark.parametrize("piece", [Delta("x" * (1 << 20)), ToolDelta(0, "x" * (1 << 20))])
+@pytest.mark.parametrize(("ask", "piece"), [(plain, ToolDelta(0, "x" * (1 << 20))), (streamed, Delta("x" * (1 << 20)))])
 @on_one_loop
 async def test_an_answer_without_end_is_cut_at_32_mib(ask: Ask, piece: Chunk) -> None:
     house = House([[piece] * 40], [ANSWER])

@@ -53,7 +53,7 @@ async def told_to_b(router: Router, count: int, *, poisoned: bool) -> list[Any]:
 
 @pytest.mark.timeout(600)
 async def test_cache_results_of_an_account_do_not_depend_on_another(full: bool) -> None:
-    count = 10_000 if full else 200
+    count = 10_000 if full else 120
     alone = await told_to_b(a_router(MemoryCache()), count, poisoned=False)
     beside = await told_to_b(a_router(MemoryCache()), count, poisoned=True)
     assert sum(hit for _, hit, _, _ in alone) > count / 50, "the cache is at work"

@@ -81,12 +81,12 @@ async def test_cancelled_at_any_time_a_call_leaves_nothing_taken(
     steps, step_s = 0, step_of(full)
     while await cancelled(call, scene, 10**9, after_s=steps * step_s):
         steps += 1
-    assert steps > 3
+    assert steps > (3 if full else 1)
 
 
 def step_of(full: bool) -> float:
     """Seconds from one cancellation to the next. Nothing that a call waits for is shorter than 0.01 s."""
-    return 0.005 if full else 0.034
+    return 0.005 if full else 0.05
 
 
 async def cancelled(

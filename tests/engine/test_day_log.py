@@ -231,6 +231,7 @@ def model(name: str) -> Model:
     return Model(id=f"{name}/best", quality=quality, pricing_per_1m=Pricing(1.0, 4.0), context_window=100_000)
 
 
+@pytest.mark.full
 async def test_the_log_of_a_bad_day_says_in_forty_lines_what_happened_when(caplog: pytest.LogCaptureFixture) -> None:
     town, lines = Town(), list[str]()
     handler = logging.Handler()

@@ -111,7 +111,7 @@ async def test_a_caller_may_leave_at_any_moment_and_nothing_stays_open(streamed:
     slow = said(Pause(1.0), Delta("a"), Pause(1.0), ProviderFault("server", retry_after=1.0))
     fine = said(Pause(1.0), Delta("b"), Pause(1.0), Usage(10, 2), Pause(1.0), Finish("stop"), Pause(0.3))
     whole_s = 12.3
-    for step in range(0, int(whole_s) * 4, 1 if full else 2):
+    for step in range(0, int(whole_s) * 4, 1 if full else 5):
         storage = MemoryStorage()
         house = House([slow, slow], [fine], storage=storage)
 

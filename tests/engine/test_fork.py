@@ -85,6 +85,7 @@ def test_a_child_works_although_other_threads_held_every_lock() -> None:
     assert run_script(code) == "True"
 
 
+@pytest.mark.full
 def test_a_fork_waits_for_what_is_imported_late() -> None:
     code = """
         import importlib.abc
@@ -115,6 +116,7 @@ def test_a_fork_waits_for_what_is_imported_late() -> None:
     assert run_script(code) == "ok"
 
 
+@pytest.mark.full
 def test_a_fork_while_token_tables_are_built_leaves_the_child_to_build_its_own() -> None:
     code = """
         from routewright.backends import tokens
@@ -267,6 +269,7 @@ def test_a_child_that_drops_a_call_leaves_its_bill_to_the_parent(kind: str, tmp_
     assert run_script(code) == "0 [300000]"
 
 
+@pytest.mark.full
 def test_a_child_that_exits_by_an_error_leaves_the_parents_call_alone(tmp_path: Path) -> None:
     code = f"""
         from routewright import Caller, Delta, Finish, SqliteStorage, Usage

@@ -19,7 +19,6 @@ import trio
 from routewright import CallableProvider, MemoryStorage, Model, Pricing, Router, Settings
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.wire import UpstreamCall
-from tests.tables import table
 
 from .scripted_router import traces_in
 
@@ -168,6 +167,7 @@ print(router.blocking.route("hi").output)
     assert run_script(code) == "hello"
 
 
+@pytest.mark.full
 def test_a_router_can_be_closed_as_the_interpreter_exits() -> None:
     code = """
 import atexit
@@ -205,23 +205,8 @@ print("ok")
     assert run_script(code) == "ok"
 
 
-def test_it_works_where_a_loop_already_runs_as_in_a_notebook() -> None:
+def test_a_dropped_router_is_collected_with_its_thread() -> None:
     code = """
-import asyncio
-from routewright import Router
-async def cells():
-    router = Router.sandbox({"hi": "hello"})
-    answer = await router.route("hi")          # a cell with await
-    again = router.blocking.route("hi")        # a cell without
-    print(answer.output, again.output)
-asyncio.run(cells())
-"""
-    assert run_script(code) == "hello hello"
-
-
-@table("options", ["", "caller=Caller('acme'), idempotency_key='k'"], ids=["open", "limited"])
-def test_a_dropped_router_is_collected_with_its_thread(options: str) -> None:
-    code = f"""
 import anyio, gc, threading, time, weakref
 from routewright import Caller, MemoryStorage, RateLimits, Router
 from routewright.wire import Account
@@ -229,8 +214,8 @@ from routewright.wire import PutAccount
 storage = MemoryStorage()
 terms = Account(name="acme", created_at="2026-11-01T00:00:00.000Z", limits=RateLimits(concurrency=1))
 anyio.run(storage.apply, "acme", [PutAccount(terms)])
-router = Router.sandbox({{"hi": "hello"}}, storage=storage)
-router.blocking.route("hi", {options})
+router = Router.sandbox({"hi": "hello"}, storage=storage)
+router.blocking.route("hi", caller=Caller("acme"), idempotency_key="k")
 assert threading.active_count() == 2
 gone = weakref.ref(router)
 del router

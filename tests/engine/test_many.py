@@ -499,7 +499,7 @@ class Market:
 @on_one_loop
 async def test_no_mix_of_prices_usage_and_faults_consumes_more_than_the_shared_budget(full: bool) -> None:
     refused = served = 0
-    for seed in range(10_000 if full else 50):
+    for seed in range(10_000 if full else 25):
         market = Market(seed, Vendor)
         requests = [market.request() for _ in range(market.chance.randint(2, 10))]
         results = await market.router.route_many(requests, limit=market.limit, budget=market.budget)
@@ -507,7 +507,7 @@ async def test_no_mix_of_prices_usage_and_faults_consumes_more_than_the_shared_b
         market.check()
         refused += kinds(results).count("BudgetExceeded")
         served += kinds(results).count("Answer")
-    least = 100 if full else 15
+    least = 100 if full else 5
     assert refused > least
     assert served > least
 
@@ -515,7 +515,7 @@ async def test_no_mix_of_prices_usage_and_faults_consumes_more_than_the_shared_b
 @on_one_loop
 async def test_budget_is_left_only_if_no_request_fits(full: bool) -> None:
     refused = served = 0
-    for seed in range(10_000 if full else 50):
+    for seed in range(10_000 if full else 25):
         market = Market(seed, Honest)
         # with a cap, since what is expected without one is learned meanwhile
         requests = [{"params": CAP, **market.request()} for _ in range(market.chance.randint(2, 10))]
@@ -526,13 +526,13 @@ async def test_budget_is_left_only_if_no_request_fits(full: bool) -> None:
                 refused += 1
                 assert not fits(market, request), (seed, request)
             served += isinstance(result, Answer)
-    least = 100 if full else 15
+    least = 100 if full else 5
     assert refused > least
     assert served > least
 
 
 async def test_one_at_a_time_only_requests_over_the_rest_are_refused(full: bool) -> None:
-    for seed in range(2_000 if full else 30):
+    for seed in range(2_000 if full else 12):
         market = Market(seed, Honest)
         pays: list[bool] = []
 

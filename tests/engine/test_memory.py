@@ -46,7 +46,7 @@ async def test_memory_and_tasks_are_flat_over_calls_that_fail_and_are_cancelled(
     house = House(answer, answer, storage=MemoryStorage(newest=50))
     await serve(house, chance)
     tasks = asyncio.all_tasks()  # with the one that watches the storage
-    for _ in range(WARM_UP + (5_000 if full else 12)):
+    for _ in range(WARM_UP + (5_000 if full else 8)):
         await serve(house, chance)
         await house.clock.sleep(1.0)
         gc.collect()

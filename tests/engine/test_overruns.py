@@ -298,7 +298,7 @@ HABITS = [
 CALLS = st.lists(st.tuples(st.integers(1, 400), st.integers(1, 400), st.integers(0, 20)), min_size=4, max_size=25)
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(
     habit=st.sampled_from(HABITS),
     limit=st.integers(200_000, 60_000_000),

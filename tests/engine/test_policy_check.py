@@ -106,7 +106,7 @@ def chosen(router: Router, prompt: str) -> str | None:
 def test_a_check_agrees_with_what_routing_then_does(full: bool) -> None:
     served = broken = 0
 
-    @settings(max_examples=1_000 if full else 20)
+    @settings(max_examples=1_000 if full else 10)
     @given(policies(), st.sampled_from([1, 300, 5_000, 60_000]).map(lambda words: "word " * words))
     def hold(policy: Policy, prompt: str) -> None:
         try:

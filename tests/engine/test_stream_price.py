@@ -60,7 +60,7 @@ async def test_plain_and_streamed_cost_what_the_catalogue_bills(full: bool) -> N
     settings = Settings(clock=clock, rng=Random(7), stale_after_days=None)
     router = Router(providers=providers, catalogue=catalogue, settings=settings)
     for model in PRICED:
-        for _ in range(1_000 if full else 7):
+        for _ in range(1_000 if full else 2):
             vendor.usage = usage = random_usage(chance)
             plain = (await router.route("hi", models=[model.id])).routing.cost_usd
             async with router.stream("hi", models=[model.id]) as stream:

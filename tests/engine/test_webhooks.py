@@ -349,7 +349,7 @@ async def test_endpoints_of_one_account_that_hang_do_not_delay_another_account(k
     clock = FakeClock()
     storage: Any = SqliteStorage(tmp_path / "s.db", clock=clock) if kind == "sqlite" else MemoryStorage(clock=clock)
     async with Delivering(lambda url: 200 if "victim" in url else "timeout", storage, clock) as running:
-        await running.put(*(endpoint_of(number) for number in range(400)))
+        await running.put(*(endpoint_of(number) for number in range(150)))
         for number in range(3):
             victim = endpoint_of(2_000 + number, account=f"victim{number}", url=f"https://hooks.example/victim{number}")
             await storage.apply(victim.account, [PutEndpoint(victim)])
@@ -410,8 +410,8 @@ async def test_the_first_endpoint_that_another_process_registers_is_served_withi
 
 @on_one_loop
 async def test_dead_endpoints_have_half_of_the_attempts_at_most() -> None:
-    async with Delivering(lambda url: "timeout" if int(url[-4:].strip("/e")) < 500 else 200) as running:
-        await running.put(*(endpoint_of(number, url=f"https://hooks.example/{number:04}") for number in range(500)))
+    async with Delivering(lambda url: "timeout" if int(url[-4:].strip("/e")) < 200 else 200) as running:
+        await running.put(*(endpoint_of(number, url=f"https://hooks.example/{number:04}") for number in range(200)))
         await running.emit(1, 2, 3)
         await running.clock.sleep(35.0)  # all are known to be dead by then
         await running.put(endpoint_of(900, url="https://hooks.example/0900"))
@@ -445,7 +445,7 @@ async def test_failing_endpoints_without_due_deliveries_take_no_room() -> None:
 async def test_slow_endpoints_with_many_events_do_not_starve_others() -> None:
     async with Delivering(lambda url: "slow" if url[-4:] < "0032" else 200) as running:
         await running.put(*(endpoint_of(number, url=f"https://hooks.example/{number:04}") for number in range(32)))
-        await running.emit(*range(100))
+        await running.emit(*range(60))
         await running.clock.sleep(60.0)
         assert running.receiver.now == IN_FLIGHT * 3 // 4
         await running.put(endpoint_of(999, url="https://hooks.example/0999"))

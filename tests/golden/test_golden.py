@@ -9,7 +9,7 @@ from .scripts import COUNT, script_of
 from .turns import CELLS, FAULTS
 
 CHUNKS = 30
-IN_CI = 12
+IN_CI = 24
 """Without ``--full`` one script of so many is played."""
 SHOWN = 8
 """Differences of one script that are shown."""

@@ -333,6 +333,7 @@ class Process:
         return line
 
 
+@pytest.mark.full
 def test_each_of_two_processes_renders_the_metrics_of_both(tmp_path: Path) -> None:
     first, second = Process(tmp_path), Process(tmp_path)
     first.call()

@@ -368,7 +368,7 @@ class Selecting(Suite):
         assert {term.key for term in TERMS if "." not in term.key} == set(KEYS)
         queries = [TraceItems(terms=(term,)) for term in TERMS]
         times = [None, None, *(trace.created_at for trace in traces[:5]), "2026-11-20T00:00:00.000Z"]
-        for _ in range(60):
+        for _ in range(25):
             query = TraceItems(
                 environment=rng.choice((None, None, "production", "sandbox")),
                 since=rng.choice(times),
@@ -416,7 +416,7 @@ class Deletion(Suite):
 
     async def test_exactly_the_selected_traces_go_and_are_not_counted(self, storage: Storage) -> None:
         rng = Random(3)
-        puts = [PutTrace(random_trace(rng, number), rollup_keys=ROLLUP_KEYS) for number in range(40)]
+        puts = [PutTrace(random_trace(rng, number), rollup_keys=ROLLUP_KEYS) for number in range(25)]
         for query in SELECTIONS:
             await storage.apply("default", puts)
             left = [put for put in puts if not selects(query, put.trace)]

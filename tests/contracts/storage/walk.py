@@ -205,7 +205,7 @@ class Loads(Suite):
     async def test_a_random_walk_matches_a_dict(self, storage: Storage, seed: int) -> None:
         accounts = [("one", "two"), ("acme", "acme%"), ("a'; --", "a"), ("one", SYSTEM_ACCOUNT)][seed]
         await storage.apply(SYSTEM_ACCOUNT, [FOR_EVER])
-        await walk(storage, Random(seed), steps=150, accounts=accounts)
+        await walk(storage, Random(seed), steps=60, accounts=accounts)
 
     async def test_threads_with_their_own_loops_lose_and_duplicate_nothing(
         self, storage: Storage, anyio_backend_name: str
