@@ -8,7 +8,7 @@ on the line before a block says what is special about it:
     <!-- file: NAME -->     the block is written to this file first
     <!-- prints: COMMAND -->    the block is what the command prints
     <!-- not run: WHY -->   the block is only compiled
-    <!-- needs: PROGRAM -->     so it is where that server is not installed
+    <!-- needs: NAME -->    so it is where that server or Python module is not installed
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, chdir, contextmanager, redirect_stderr, redirect_stdout
 from datetime import datetime
 from functools import partial
+from importlib.util import find_spec
 from inspect import CO_COROUTINE
 from pathlib import Path
 from types import CodeType
@@ -122,9 +123,11 @@ def run(page: Path) -> list[Shown]:
     return shown
 
 
-def _is_installed(program: str) -> bool:
+def _is_installed(name: str) -> bool:
+    if "." in name:
+        return find_spec(name) is not None
     try:
-        find(program)
+        find(name)
     except NotInstalled:
         return False
     return True

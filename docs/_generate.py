@@ -208,6 +208,8 @@ FURTHER_NAMES = {
     "routewright.wire.account": "Secret",
 }
 """Public names besides those of ``routewright`` and the errors."""
+FRAMEWORK_NAMES = {"routewright.integrations.google_adk": "RouterLlm"}
+"""Those of modules that cannot be imported beside the others."""
 POLICY_PARTS: dict[str, tuple[type[Strict], type[Struct]]] = {
     "## `[[policies]]`": (PolicyEntry, Policy),
     "## `weights`": (entry_of(PolicyWeights), PolicyWeights),
@@ -352,7 +354,9 @@ def further_name_table() -> str:
     for module, names in FURTHER_NAMES.items():
         missing = [name for name in names.split() if not hasattr(import_module(module), name)]
         assert not missing, f"{module} lacks {missing}"
-    rows = [(f"`{module}`", _coded(names.split())) for module, names in sorted(FURTHER_NAMES.items())]
+    rows = [
+        (f"`{module}`", _coded(names.split())) for module, names in sorted((FURTHER_NAMES | FRAMEWORK_NAMES).items())
+    ]
     return table(("module", "names"), rows)
 
 

@@ -32,7 +32,7 @@ ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / ".frameworks"
 LOCK = ROOT / "tests" / "frameworks.txt"
 PASSED = "passed"
-PLUGINS = ("anyio.pytest_plugin", "pytest_timeout")
+PLUGINS = ("anyio.pytest_plugin", "pytest_timeout", "xdist.plugin")
 _INSTALL = "-m pip install -q --no-deps --no-compile --require-hashes --retries 2 --disable-pip-version-check".split()
 
 
@@ -62,7 +62,7 @@ def outcomes(*arguments: str, plugins: Sequence[str] = ()) -> dict[str, str]:
         return {case.attrib["name"]: "\n".join(_problems(case)) or PASSED for case in cases}
 
 
-def tests_of(file: Path) -> list[str]:
+def list_tests(file: Path) -> list[str]:
     """Names of the test functions in a file that cannot be imported here."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     names = [node.name for node in ast.parse(file.read_text("utf-8")).body if isinstance(node, functions)]

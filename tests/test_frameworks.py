@@ -35,7 +35,7 @@ def test_each_test_of_a_suite_is_reported_by_name(tmp_path: Path) -> None:
     suite = tmp_path / "suite.py"
     suite.write_text(SUITE)
     outcomes = frameworks.outcomes(f"{suite}", "--noconftest", f"--rootdir={tmp_path}")
-    assert [*outcomes] == frameworks.tests_of(suite)
+    assert [*outcomes] == frameworks.list_tests(suite)
     assert outcomes.pop("test_a_pass") == frameworks.PASSED
     starts = ("failure: assert 1 == 2", "error: ", "skipped: not here")
     assert [outcome.startswith(start) for outcome, start in zip(outcomes.values(), starts, strict=True)] == [True] * 3
