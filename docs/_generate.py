@@ -191,6 +191,7 @@ FURTHER_NAMES = {
         "BlockingPrepared BlockingRouter BlockingStream CALLER_EXTRA InputTokens Options PolicyCheck Prepared "
         "RequestLike StepCall StepDone StepWait Steps Subscription WhyNot decode_request"
     ),
+    "routewright.integrations.langchain": "ChatRoutewright",
     "routewright.integrations.otel": "OpenTelemetry",
     "routewright.integrations.sdk": "router_client",
     "routewright.server": "AccessLog Admin App Exchange HttpLimits Observer create_admin create_app sse_response",

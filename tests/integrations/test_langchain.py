@@ -1,0 +1,515 @@
+"""A Router as LangChain's chat model: the rows of the table, settings, messages, errors, and LangChain's own tests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+from pathlib import Path
+from typing import Any, TypedDict
+
+import anyio
+import pytest
+from langchain_core.caches import InMemoryCache
+from langchain_core.callbacks import BaseCallbackHandler, UsageMetadataCallbackHandler
+from langchain_core.exceptions import (
+    ContextOverflowError,
+    ModelAPIError,
+    ModelInvalidRequestError,
+    ModelPermissionDeniedError,
+    ModelRateLimitError,
+    ModelRefusalError,
+    ModelTimeoutError,
+)
+from langchain_core.load import dumpd
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    ChatMessage,
+    FunctionMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+    messages_from_dict,
+    messages_to_dict,
+)
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.rate_limiters import InMemoryRateLimiter
+from langchain_core.runnables import ConfigurableField
+from langchain_core.tools import tool
+from pydantic import BaseModel
+
+from routewright import (
+    BudgetExceeded,
+    Caller,
+    NoCandidates,
+    ProviderFault,
+    RateLimited,
+    Router,
+    RouterTimeoutError,
+    ValidationFailed,
+)
+from routewright.errors import InsufficientBalance
+from routewright.integrations.langchain import ChatRoutewright, _translated
+from routewright.testing import FakeClock, Pause, ScriptedProvider
+from routewright.wire import Delta, Finish, Reasoning, ToolDelta, Usage
+from tests import frameworks
+
+from .upstreams import BROKEN, FAULT, PLAIN, RESCUED, SIGNED, STRUCTURED, THOUGHTS, TOOL, TOOLS, router_of
+
+pytestmark = pytest.mark.anyio
+PNG = "iVBORw0KGgo="
+SUITE = Path(__file__).with_name("langchain_standard.py")
+SKIPPED = {"test_init_from_env": "no variable names a Router", "test_serdes": "a Router cannot be serialised"}
+
+
+@tool  # type: ignore[untyped-decorator]
+def weather(city: str) -> str:
+    """The weather in a city."""
+    return f"21 degrees in {city}"
+
+
+class Report(BaseModel):
+    """The weather in a city."""
+
+    city: str
+    degrees: int
+
+
+class ReportDict(TypedDict):
+    """The weather in a city."""
+
+    city: str
+    degrees: int
+
+
+def model_of(script: Any, **options: Any) -> tuple[ChatRoutewright, ScriptedProvider]:
+    router, provider = router_of(script)
+    return ChatRoutewright(router=router, **options), provider
+
+
+def parts_of(provider: ScriptedProvider) -> Any:
+    """The parts of the first message that was sent."""
+    return provider.calls[0].messages[0].content
+
+
+async def run_agent(model: Any, question: str) -> list[BaseMessage]:
+    """LangChain's loop: call the tools that the model asks for until it answers."""
+    bound = model.bind_tools([weather])
+    messages: list[BaseMessage] = [HumanMessage(question)]
+    while True:
+        answer = await bound.ainvoke(messages)
+        messages.append(answer)
+        if not answer.tool_calls:
+            return messages
+        messages += [await weather.ainvoke(call) for call in answer.tool_calls]
+
+
+async def gather(stream: Any) -> AIMessageChunk:
+    first, *rest = [chunk async for chunk in stream]
+    whole: AIMessageChunk = first + rest
+    return whole
+
+
+# --- the rows of the table
+
+
+async def test_plain() -> None:
+    model, provider = model_of([PLAIN])
+    chain = ChatPromptTemplate.from_messages([("system", "Be {manner}."), ("human", "{question}")]) | model
+    answer = await chain.ainvoke({"manner": "brief", "question": "Why is the sky blue? 🌍"})
+    assert answer.content == "Air scatters blue light."
+    assert [(turn.role, turn.content) for turn in provider.calls[0].messages] == [
+        ("system", "Be brief."),
+        ("user", "Why is the sky blue? 🌍"),
+    ]
+
+
+async def test_stream() -> None:
+    model, _ = model_of([PLAIN, PLAIN])
+    chunks = [chunk async for chunk in model.astream("Why?")]
+    assert [chunk.content for chunk in chunks] == ["Air scatters ", "blue light.", ""]
+    assert chunks[-1].chunk_position == "last"
+    assert [chunk.content for chunk in model.stream("Why?")] == ["Air scatters ", "blue light.", ""]
+
+
+async def test_tools() -> None:
+    model, provider = model_of([TOOL, PLAIN])
+    messages = await run_agent(model, "How warm is Rome?")
+    assert [message.type for message in messages] == ["human", "ai", "tool", "ai"]
+    turns = provider.calls[1].messages
+    assert [(turn.role, turn.content) for turn in turns[1:]] == [("assistant", ""), ("tool", "21 degrees in Rome")]
+    assert turns[1].tool_calls is not None
+    assert json.loads(turns[1].tool_calls[0].function.arguments) == {"city": "Rome"}
+
+
+async def test_parallel_tools() -> None:
+    model, provider = model_of([TOOLS, PLAIN, TOOLS])
+    await run_agent(model, "Is Rome warmer than Oslo?")
+    assert [turn.content for turn in provider.calls[1].messages[2:]] == ["21 degrees in Rome", "21 degrees in Oslo"]
+    streamed = await gather(model.bind_tools([weather], parallel_tool_calls=True).astream("And now?"))
+    assert [call["args"] for call in streamed.tool_calls] == [{"city": "Rome"}, {"city": "Oslo"}]
+    assert provider.calls[2].params.parallel_tool_calls is True
+
+
+@pytest.mark.parametrize("schema", [Report, ReportDict, Report.model_json_schema()])
+@pytest.mark.parametrize("method", ["json_schema", "json_mode", "function_calling"])
+async def test_structured(schema: Any, method: Any) -> None:
+    arguments = '{"city":"Rome","degrees":21}'
+    name = schema["title"] if isinstance(schema, dict) else schema.__name__
+    by_tool = [ToolDelta(0, arguments, "call_1", name), Usage(15, 9), Finish("tool_calls")]
+    model, provider = model_of([by_tool if method == "function_calling" else STRUCTURED])
+    report = await model.with_structured_output(schema, method=method, strict=True).ainvoke("The weather in Rome?")
+    assert dict(report) == {"city": "Rome", "degrees": 21}
+    assert isinstance(report, Report if schema is Report else dict)
+    form = provider.calls[0].params.response_format
+    if method == "json_schema":
+        assert form is not None
+        assert form["json_schema"]["strict"] is True
+        assert form["json_schema"]["schema"]["required"] == ["city", "degrees"]
+    else:
+        assert form == ({"type": "json_object"} if method == "json_mode" else None)
+
+
+@pytest.mark.parametrize(
+    ("block", "part"),
+    [
+        ({"type": "image", "url": "https://a.example/b.png"}, {"url": "https://a.example/b.png"}),
+        ({"type": "image", "base64": PNG, "mime_type": "image/png"}, {"url": f"data:image/png;base64,{PNG}"}),
+        (
+            {"type": "image", "source_type": "base64", "data": PNG, "mime_type": "image/png"},
+            {"url": f"data:image/png;base64,{PNG}"},
+        ),
+        (
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}},
+            {"url": f"data:image/png;base64,{PNG}"},
+        ),
+        (
+            {"type": "image_url", "image_url": {"url": "https://a.example/b.png", "detail": "low"}},
+            {"url": "https://a.example/b.png", "detail": "low"},
+        ),
+    ],
+)
+async def test_image(block: Any, part: dict[str, str]) -> None:
+    model, provider = model_of([PLAIN])
+    await model.ainvoke([HumanMessage(["What is this?", block])])
+    _, image = parts_of(provider)
+    assert {"url": image.image_url.url, "detail": image.image_url.detail} == {"detail": None, **part}
+
+
+@pytest.mark.parametrize("version", ["v0", "v1"])
+@pytest.mark.parametrize("streams", [False, True])
+async def test_thoughts(version: str, streams: bool) -> None:
+    model, provider = model_of([THOUGHTS, PLAIN], output_version=version)
+    answer = await (gather(model.astream("Why?")) if streams else model.ainvoke("Why?"))
+    blocks = [(block["type"], block.get("reasoning", block.get("text"))) for block in answer.content_blocks]
+    assert blocks == [("reasoning", "Light scatters."), ("text", "Air scatters blue light.")]
+    assert answer.text == "Air scatters blue light."
+    history = messages_from_dict(json.loads(json.dumps(messages_to_dict([answer, HumanMessage("And at night?")]))))
+    await model.ainvoke(history)
+    turn = provider.calls[1].messages[0]
+    assert turn.reasoning == Reasoning("anthropic", [SIGNED])
+    assert turn.content == "Air scatters blue light."
+
+
+async def test_cancel() -> None:
+    clock = FakeClock(autojump=False)
+    slow = ScriptedProvider(
+        [[Delta("Air "), Pause(50), Finish("stop")]] * 3, models=router_of([])[1].models(), clock=clock
+    )
+    model = ChatRoutewright(router=Router(providers=[slow]))
+    stream = model.astream("Why?")
+    async for chunk in stream:
+        assert chunk.content == "Air "
+        break
+    await stream.aclose()
+    await anyio.wait_all_tasks_blocked()
+    assert slow.open_calls == 0
+    task = asyncio.create_task(model.ainvoke("Why?"))
+    await anyio.wait_all_tasks_blocked()
+    assert slow.open_calls == 1
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert slow.open_calls == 0
+    for chunk in model.stream("Why?"):
+        assert chunk.content == "Air "
+        break
+    assert slow.open_calls == 0
+
+
+async def test_budget_refusal() -> None:
+    model, provider = model_of([PLAIN], budget={"maxCostUsd": 0.000001})
+    with pytest.raises(ModelInvalidRequestError, match="2 budget_cost; raise budget") as refused:
+        await model.ainvoke("Why?")
+    assert isinstance(refused.value, BudgetExceeded)
+    error: Any = refused.value
+    assert (error.status_code, error.is_retryable, provider.calls) == (422, False, [])
+
+
+async def test_rescue_midway() -> None:
+    model, provider = model_of([*RESCUED, BROKEN])
+    answer = await gather(model.astream("Why?"))
+    assert (answer.text, answer.response_metadata["model_name"]) == ("Air scatters blue light.", "anthropic/two")
+    assert [call.model.id for call in provider.calls] == ["anthropic/one"] * 2 + ["anthropic/two"]
+    stream = model.astream("Why?")
+    assert (await anext(stream)).content == "Air scat"
+    with pytest.raises(ModelAPIError):
+        await anext(stream)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_usage(streams: bool) -> None:
+    model, _ = model_of([PLAIN])
+    counter = UsageMetadataCallbackHandler()
+    config: Any = {"callbacks": [counter]}
+    answer = await (gather(model.astream("Why?", config)) if streams else model.ainvoke("Why?", config))
+    assert answer.usage_metadata == {
+        "input_tokens": 12,
+        "output_tokens": 5,
+        "total_tokens": 17,
+        "input_token_details": {"cache_read": 4, "cache_creation": 0},
+        "output_token_details": {"reasoning": 0},
+    }
+    facts = answer.response_metadata
+    trace = await model.router.trace(facts["trace_id"])
+    assert facts["cost_usd"] == trace.cost_usd == 0.000022
+    assert (facts["model_name"], facts["finish_reason"], facts["cache_hit"]) == ("anthropic/one", "stop", False)
+    if not streams:
+        assert counter.usage_metadata["anthropic/one"]["total_tokens"] == 17
+
+
+# --- settings
+
+
+async def test_settings_of_the_object_and_of_a_call_are_options() -> None:
+    model, provider = model_of(
+        [PLAIN],
+        model="anthropic/one",
+        temperature=0.5,
+        max_tokens=100,
+        timeout=30,
+        top_p=0.9,
+        metadata={"team": "a"},
+        routewright={"metadata": {"env": "test"}, "caller": Caller(environment="production")},
+    )
+    call = model.bind(
+        model="auto:quality", seed=7, stop=["END"], routewright={"goal": "quality", "prefer": ["anthropic/two"]}
+    )
+    answer = await call.ainvoke("Why?", max_tokens=50, reasoning_effort="low")
+    params = provider.calls[0].params
+    assert (params.temperature, params.max_output_tokens, params.top_p, params.seed) == (0.5, 50, 0.9, 7)
+    assert (params.stop, params.reasoning) == (["END"], "low")
+    trace = await model.router.trace(answer.response_metadata["trace_id"])
+    assert (trace.goal, trace.selected_model) == ("quality", "anthropic/two")
+    assert trace.metadata == {"team": "a", "env": "test"}
+
+
+async def test_a_repeated_run_with_a_key_gets_the_answers_of_the_first() -> None:
+    model, provider = model_of([TOOL, PLAIN])
+    runs = [await run_agent(model.model_copy(update={"routewright": {"idempotency_key": "run-7"}}), "?") for _ in "12"]
+    assert len(provider.calls) == 2
+    assert runs[0][-1].content == runs[1][-1].content
+
+
+@pytest.mark.parametrize(
+    ("choice", "sent"),
+    [
+        ("auto", "auto"),
+        ("any", "required"),
+        (True, "required"),
+        ({"type": "any"}, "required"),
+        (None, None),
+        (False, None),
+        ({"type": "tool", "name": "weather"}, "weather"),
+        ({"type": "function", "function": {"name": "weather"}}, "weather"),
+        ("weather", "weather"),
+    ],
+)
+async def test_a_choice_of_tools_is_sent_in_our_form(choice: Any, sent: str | None) -> None:
+    model, provider = model_of([PLAIN])
+    await model.bind_tools([weather], tool_choice=choice).ainvoke("?")
+    choice = provider.calls[0].tool_choice
+    assert (choice if choice is None or isinstance(choice, str) else choice.function.name) == sent
+
+
+async def test_no_tools_are_no_tools() -> None:
+    model, provider = model_of([PLAIN])
+    await model.bind_tools([]).ainvoke("?")
+    assert provider.calls[0].tools is None
+
+
+async def test_the_fields_of_a_model_can_be_configured() -> None:
+    model, provider = model_of([PLAIN])
+    chain = model.configurable_fields(model=ConfigurableField(id="model"), temperature=ConfigurableField(id="heat"))
+    await chain.ainvoke("?", {"configurable": {"model": "anthropic/two", "heat": 0.3}})
+    assert (provider.calls[0].model.id, provider.calls[0].params.temperature) == ("anthropic/two", 0.3)
+
+
+async def test_the_cache_of_langchain_tells_models_apart() -> None:
+    router, provider = router_of([PLAIN, PLAIN])
+    cache = InMemoryCache()
+    for heat in (0.1, 0.1, 0.2):
+        await ChatRoutewright(router=router, temperature=heat, cache=cache).ainvoke("?")
+    assert len(provider.calls) == 2
+
+
+async def test_a_rate_limiter_of_langchain_is_used() -> None:
+    class Counting(InMemoryRateLimiter):  # type: ignore[misc]
+        calls = 0
+
+        async def aacquire(self, *, blocking: bool = True) -> bool:
+            self.calls += 1
+            return True
+
+    limiter = Counting()
+    model, _ = model_of([PLAIN], rate_limiter=limiter)
+    await model.ainvoke("?")
+    assert limiter.calls == 1
+
+
+async def test_streaming_can_be_forced_and_forbidden() -> None:
+    class Tokens(BaseCallbackHandler):  # type: ignore[misc]
+        count = 0
+
+        def on_llm_new_token(self, token: Any, **_: Any) -> None:
+            self.count += 1
+
+    tokens = Tokens()
+    model, _ = model_of([PLAIN] * 2, streaming=True, callbacks=[tokens])
+    assert (await model.ainvoke("?")).content == "Air scatters blue light."
+    assert tokens.count == 3
+    whole = model.model_copy(update={"disable_streaming": True})
+    assert [chunk.content async for chunk in whole.astream("?")] == ["Air scatters blue light."]
+
+
+def test_the_router_is_not_serialised() -> None:
+    model, _ = model_of([])
+    dumped = dumpd(model)
+    assert dumped["type"] == "not_implemented"
+    assert "router" not in model.model_dump()
+
+
+# --- messages
+
+
+async def test_each_kind_of_message_has_its_role() -> None:
+    model, provider = model_of([PLAIN])
+    kinds = [SystemMessage("s"), ChatMessage("d", role="developer"), HumanMessage("u", name="ann"), AIMessage("a")]
+    await model.ainvoke([*kinds, HumanMessage("v")])
+    turns = [(turn.role, turn.name) for turn in provider.calls[0].messages]
+    assert turns == [("system", None), ("developer", None), ("user", "ann"), ("assistant", None), ("user", None)]
+
+
+async def test_documents_are_files_and_marks_stay() -> None:
+    model, provider = model_of([PLAIN])
+    pdf = {"type": "file", "file": {"file_data": "data:application/pdf;base64,JVBERi0=", "filename": "a.pdf"}}
+    marked = {"type": "text", "text": "Long.", "cache_control": {"type": "ephemeral"}, "id": "lc_1"}
+    await model.ainvoke([HumanMessage([marked, pdf, {"type": "file", "url": "https://a.example/b.pdf"}])])
+    text, file, remote = parts_of(provider)
+    assert text.cache_control is not None
+    assert (file.file.file_data, file.file.filename) == ("data:application/pdf;base64,JVBERi0=", "a.pdf")
+    assert remote.file.file_data == "https://a.example/b.pdf"
+
+
+@pytest.mark.parametrize(
+    ("message", "problem"),
+    [
+        (HumanMessage([{"type": "video", "url": "https://a.example/b.mp4"}]), "messages[0].content[0].type"),
+        (HumanMessage([{"type": "image", "file_id": "file-1"}]), "messages[0].content[0].image_url.url"),
+        (HumanMessage([{"type": "audio", "base64": "AAAA", "mime_type": "audio/ogg"}]), "input_audio.format"),
+        (FunctionMessage("1", name="f"), "messages[0].role"),
+    ],
+)
+async def test_what_cannot_be_sent_is_refused(message: BaseMessage, problem: str) -> None:
+    model, provider = model_of([PLAIN])
+    with pytest.raises(ModelInvalidRequestError) as refused:
+        await model.ainvoke([message])
+    assert problem in str(refused.value)
+    assert provider.calls == []
+
+
+@pytest.mark.parametrize("arguments", ['{"city": ', "[1]", "Rome"])
+async def test_arguments_that_are_no_object_are_an_invalid_call_that_can_be_answered(arguments: str) -> None:
+    broken = [ToolDelta(0, arguments, "call_1", "weather"), Usage(1, 1), Finish("tool_calls")]
+    model, provider = model_of([broken, PLAIN])
+    answer = await model.bind_tools([weather]).ainvoke("?")
+    assert answer.tool_calls == []
+    assert [(call["args"], call["id"]) for call in answer.invalid_tool_calls] == [(arguments, "call_1")]
+    await model.bind_tools([weather]).ainvoke([HumanMessage("?"), answer, ToolMessage("no", tool_call_id="call_1")])
+    assert [turn.role for turn in provider.calls[1].messages] == ["user", "assistant", "tool"]
+
+
+async def test_raw_and_parsed_come_together_also_if_the_answer_is_no_json() -> None:
+    model, _ = model_of([STRUCTURED, PLAIN])
+    both = model.with_structured_output(Report, include_raw=True)
+    fits = await both.ainvoke("?")
+    assert (fits["parsed"], fits["parsing_error"]) == (Report(city="Rome", degrees=21), None)
+    assert fits["raw"].response_metadata["cost_usd"] > 0
+    fails = await both.ainvoke("?")
+    assert (fails["parsed"], fails["raw"].content) == (None, "Air scatters blue light.")
+    assert fails["parsing_error"] is not None
+
+
+def test_an_unknown_method_of_structured_output_is_refused() -> None:
+    model, _ = model_of([])
+    with pytest.raises(ValidationFailed, match="method: is 'yaml'; pass json_schema"):
+        model.with_structured_output(Report, method="yaml")
+
+
+# --- errors
+
+
+REASONS = ("context", "provider_unavailable", "whitelist")
+REJECTED = {"rejected_candidates": [{"model": "a/x", "reason": reason} for reason in REASONS]}
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ValidationFailed.at("model", "is wrong", "fix it"), ModelInvalidRequestError),
+        (InsufficientBalance("no money"), ModelPermissionDeniedError),
+        (RateLimited("slow down", detail={"retry_after_seconds": 3}), ModelRateLimitError),
+        (RouterTimeoutError("too late"), ModelTimeoutError),
+        (NoCandidates("too long", detail=REJECTED), ContextOverflowError),
+        (NoCandidates("no tools"), ModelInvalidRequestError),
+    ],
+)
+def test_an_error_is_of_langchains_class_and_of_ours(error: Any, kind: type[Exception]) -> None:
+    error.trace_id = "tr_1"
+    with pytest.raises(kind) as raised:
+        raise _translated(error) from error
+    translated: Any = raised.value
+    assert isinstance(translated, type(error))
+    assert (str(translated), translated.trace_id, translated.detail) == (str(error), "tr_1", error.detail)
+    assert translated.is_retryable == error.retryable
+    assert translated.headers == error.headers
+    copied = pickle.loads(pickle.dumps(translated))
+    assert (type(copied), str(copied)) == (type(translated), str(translated))
+
+
+async def test_a_refusal_of_the_provider_is_a_refusal() -> None:
+    model, _ = model_of([ProviderFault("refused")])
+    with pytest.raises(ModelRefusalError):
+        await model.ainvoke("?")
+
+
+async def test_retries_of_langchain_see_which_errors_may_pass() -> None:
+    model, provider = model_of([FAULT] * 4 + [PLAIN], max_retries=0)
+    retried = model.with_retry(retry_if_exception_type=(ModelAPIError,), wait_exponential_jitter=False)
+    assert (await retried.ainvoke("?")).content == "Air scatters blue light."
+    assert len(provider.calls) == 5
+
+
+# --- LangChain's own tests
+
+
+def test_langchains_standard_tests_pass() -> None:
+    plugins = ["pytest_asyncio.plugin", "pytest_benchmark.plugin", "pytest_recording.plugin", "syrupy"]
+    outcomes = frameworks.outcomes(str(SUITE), "--noconftest", "-o", "asyncio_mode=auto", plugins=plugins)
+    assert len(outcomes) > 150
+    assert {
+        name: outcome for name, outcome in outcomes.items() if outcome != frameworks.PASSED and name not in SKIPPED
+    } == {}
+    assert all(outcomes[name].startswith("skipped") for name in SKIPPED)
