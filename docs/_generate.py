@@ -189,7 +189,7 @@ FURTHER_NAMES = {
     "routewright.policies": "BlockingPolicyStore PolicyFile PolicyStore read_policies",
     "routewright.router": (
         "BlockingPrepared BlockingRouter BlockingStream CALLER_EXTRA InputTokens Options PolicyCheck Prepared "
-        "RequestLike StepCall StepDone StepWait Steps Subscription WhyNot decode_request"
+        "RequestLike RouterRun StepCall StepDone StepWait Steps Subscription WhyNot decode_request"
     ),
     "routewright.integrations.langchain": "ChatRoutewright",
     "routewright.integrations.otel": "OpenTelemetry",

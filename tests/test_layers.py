@@ -55,7 +55,7 @@ ENGINE_ORDER = (
     "hooks prompt_caches shared_limits declarations outages fleet trace_writer readiness policies "
     "trace_log admission decide "
     "discovery guardrails calibration part cache tool_calls classify provider_exchange execute hedge route many steps "
-    "stream prepared checkpoints turns agent"
+    "stream prepared checkpoints run turns agent"
 ).split()
 """``route`` imports all that the pipeline goes through; only what starts a pipeline imports ``route``."""
 PURE = set(
@@ -273,8 +273,8 @@ WRITERS = {
 
 
 METHODS = {
-    "_engine/decide": {"renew"},
-    "_engine/route": {"decide", "refuse", "pass_guardrails", "limit"},
+    "_engine/decide": {"renew", "limit"},
+    "_engine/route": {"decide", "refuse", "pass_guardrails"},
     "_engine/many": {"limit", "pass_guardrails"},
     "_engine/execute": {"settle", "doubt"},
     "_engine/provider_exchange": {"take"},

@@ -17,7 +17,6 @@ from ._core.request.read import ROUTE_ARGUMENTS, as_request, merge_tags
 from ._core.structured_output import Form
 from ._engine.agent import Run as Run
 from ._engine.checkpoints import Resumption, checkpoint_of
-from ._engine.context import find_tool
 from ._engine.storage import GuardedStorage
 from ._engine.tool_calls import Approve, shown_text
 from ._engine.turns import SYSTEM, AgentSettings
@@ -342,14 +341,14 @@ class Agent:
         """Prepare a run for a server. ``request.tools`` selects from the agent's tools. A request may lower the agent's
         limits, not raise them. Raises ``ValidationFailed`` for an unknown tool."""
         limits = {name: _least(getattr(request, name), getattr(self._limits, name)) for name in _CEILINGS}
-        return self._run(msgspec.structs.replace(request, **limits), caller, None, is_remote=True)
+        return self._run(msgspec.structs.replace(request, **limits), caller, is_remote=True)
 
     @cached_property
     def blocking(self) -> BlockingAgent:
         """``run`` and ``resume`` for code without ``await``."""
         return BlockingAgent(self)
 
-    def _start(self, task: str, options: RunOptions, within: ToolContext | None = None) -> Run:
+    def _start(self, task: str, options: RunOptions, *, is_tool: bool = False) -> Run:
         fields: dict[str, Any] = {**options}
         caller = fields.pop("caller", None)
         if (conversation := fields.pop("conversation", None)) is not None:
@@ -360,10 +359,10 @@ class Agent:
         for name in _CEILINGS:
             if getattr(request, name) is None:
                 request = msgspec.structs.replace(request, **{name: getattr(self._limits, name)})
-        return self._run(request, caller, within, is_remote=False)
+        return self._run(request, caller, is_tool=is_tool)
 
     def _run(
-        self, request: wire.AgentRequest, caller: wire.Caller | None, within: ToolContext | None, *, is_remote: bool
+        self, request: wire.AgentRequest, caller: wire.Caller | None, *, is_tool: bool = False, is_remote: bool = False
     ) -> Run:
         router = self.router
         tags = router.tags_here
@@ -375,9 +374,8 @@ class Agent:
             model_strategy=request.model_strategy or self._limits.model_strategy,
         )
         caller = router.resolve_caller(caller or router.caller)
-        tool = within or find_tool(router.engine.admissions, caller)
         plan = self._settings(run_request)
-        return Run(router.engine, self._storage, plan, run_request, caller, within=tool, is_remote=is_remote)
+        return Run(router.engine, self._storage, plan, run_request, caller, is_tool=is_tool, is_remote=is_remote)
 
     def _settings(self, request: wire.AgentRequest) -> AgentSettings:
         """The plan of a run, with all of the agent's tools or those that the request names."""
@@ -474,7 +472,7 @@ class _AgentTool:
         )
         if not agent.router.engine.admissions.is_immediate:  # so that a resumed outer run does not pay twice
             options["idempotency_key"] = f"{context.run_id}.tool.{context.step}"
-        run = agent._start(arguments["task"], options, context)
+        run = agent._start(arguments["task"], options, is_tool=True)
         try:
             response = await run.finish()
         finally:

@@ -12,10 +12,11 @@ from typing import Any, Self, TypeVar, TypeVarTuple, Unpack, cast, overload
 from msgspec.structs import replace
 
 from ._assembly import Parts
+from ._core.agent.request import check_run, run_of
 from ._core.call import Call
 from ._core.catalogue.models import resolve_one
 from ._core.permissions import permits
-from ._core.request.read import Tags, add_tags, as_budget, decode_request, read_request, read_tags
+from ._core.request.read import Tags, add_tags, as_budget, decode_request, merge_tags, read_request, read_tags
 from ._core.request.rules import CALLER_EXTRA
 from ._core.routing.budget import SharedBudget, room_of
 from ._core.routing.decision import Decision, explain
@@ -24,12 +25,13 @@ from ._core.structured_output import Form
 from ._core.tokens.estimate import bounds_of
 from ._core.trace.spans import describe_course
 from ._engine.answer import Answer
-from ._engine.context import NO_TAGS, current_parent, current_tags, current_tool, find_parent, find_tool, within
+from ._engine.context import NO_TAGS, current_parent, current_run, current_tags, find_parent, find_run, within
 from ._engine.hooks import EventHook, HookCounts, Subscription, TraceHook
 from ._engine.many import Many
 from ._engine.prepared import InputTokens, Prepared
 from ._engine.request_input import RawRequest, Read, read_turns
 from ._engine.route import Engine
+from ._engine.run import RouterRun
 from ._engine.steps import StepCall, StepDone, Steps, StepWait, begin
 from ._engine.stream import Stream
 from ._engine.trace_writer import TraceCounts
@@ -86,6 +88,7 @@ __all__ = [
     "Prepared",
     "RequestLike",
     "Router",
+    "RouterRun",
     "StepCall",
     "StepDone",
     "StepWait",
@@ -224,7 +227,7 @@ class Router:
 
             form = form_of(output_type)
         engine = self._parts.running or await self._parts.begin()
-        own = self._caller if current_tool() is None else self.caller
+        own = self._caller if current_run() is None else self.caller
         caller = own if caller is None else self.resolve_caller(caller)
         return await engine.route(self._input_of(request, options, form), caller)
 
@@ -277,7 +280,7 @@ class Router:
         request_input = self._input_of(request, options)
         if not isinstance(request_input, Read) and not request_input.is_large:
             request_input = request_input.read()
-        own = self._caller if current_tool() is None else self.caller
+        own = self._caller if current_run() is None else self.caller
         caller = own if caller is None else self.resolve_caller(caller)
         return Stream(self._parts.running or self._parts.engine, request_input, caller)
 
@@ -304,7 +307,7 @@ class Router:
         Takes some microseconds; call it in a thread for bodies of many kilobytes. Raises ``InvalidJson`` and
         ``ValidationFailed``."""
         tags_by_scope = current_tags()
-        own = self._caller if current_tool() is None else self.caller
+        own = self._caller if current_run() is None else self.caller
         caller = own if caller is None else self.resolve_caller(caller)
         route_request = read_request(request, _declared(options) if "tools" in options else options)
         if tags_by_scope is not NO_TAGS and (tags := tags_by_scope.get(self._parts.tags)):
@@ -470,6 +473,30 @@ class Router:
         ``ValidationFailed`` for values that are not JSON, or are over 16 KiB."""
         return self._parts.tags.scope(read_tags(metadata))
 
+    def run(
+        self, *, total_budget_usd: float | None = None, metadata: Mapping[str, object] | None = None,
+        caller: Caller | None = None,
+    ) -> RouterRun:  # fmt: skip
+        """Make the calls in the block one run, whoever makes them: with one budget, one caller, and one trace that has
+        theirs as children.
+
+            async with router.run(total_budget_usd=0.05, metadata={"team": "support"}) as run:
+                await router.route("Hello")
+            print(run.cost_usd, (await router.trace(run.trace_id)).children)
+
+        Includes streams, agents, runs within it, and calls in tasks and threads that have the block's context.
+        ``metadata`` are ``tags`` of all of them. ``caller`` is their default; calls for other accounts are not part of
+        the run. A run holds one concurrency slot, for an hour at most, and its calls none.
+
+        A call that does not fit into what is left of the budget raises ``QuotaExhausted``; in the sandbox, and in a run
+        within another, ``BudgetExceeded``. Raises ``ValidationFailed``, and as it begins ``RateLimited``,
+        ``PermissionDenied``, ``AuthenticationFailed`` and ``StorageUnavailable``."""
+        tags = self._parts.tags
+        merged = merge_tags(tags.here(), read_tags(metadata or {}))
+        fields = {"task": "run", "total_budget_usd": total_budget_usd, "metadata": {**merged}}
+        engine = self._parts.running or self._parts.engine
+        return RouterRun(engine, self._as(caller), check_run(run_of(fields)), tags, self._parts.wait_long)
+
     def traceparent(self, header: str) -> AbstractContextManager[None]:
         """Make calls in the block, by any Router, part of a distributed trace (the ``traceparent`` header of W3C Trace
         Context).
@@ -533,10 +560,10 @@ class Router:
 
     @property
     def caller(self) -> Caller:
-        """The default caller: inside a tool of an agent of this Router the run's, unless ``as_caller`` set one."""
-        if current_tool() is not None and self._caller == Caller(environment=self._caller.environment):
-            tool = find_tool(self._parts.engine.admissions)
-            return self._caller if tool is None else tool.scope.caller
+        """The default caller: inside a run of this Router the run's, unless ``as_caller`` set one."""
+        if current_run() is not None and self._caller == Caller(environment=self._caller.environment):
+            inside = find_run(self._parts.engine.admissions)
+            return self._caller if inside is None else inside.scope.caller
         return self._caller
 
     @property
@@ -824,6 +851,13 @@ class BlockingRouter(Twin[Router]):
     flush = plain(Router.flush)
     stream = plain_result(Router.stream, BlockingStream)
     prepare = plain_result(Router.prepare, BlockingPrepared)
+
+    def run(
+        self, *, total_budget_usd: float | None = None, metadata: Mapping[str, object] | None = None,
+        caller: Caller | None = None,
+    ) -> RouterRun:  # fmt: skip
+        """Make the calls in a plain ``with`` block one run (``Router.run``)."""
+        return self.router.run(total_budget_usd=total_budget_usd, metadata=metadata, caller=caller)
 
     def status(self) -> RouterStatus:
         """What is wrong with which part (``Router.status``)."""

@@ -195,7 +195,7 @@ async def test_in_the_sandbox_a_spent_budget_is_the_one_of_the_run() -> None:
     answer = await Agent(made, tools=[add], max_steps=1_000, total_budget_usd=0.0003).run("go")
     assert answer.status == "budget_exceeded"
     left = f"{0.0003 - answer.summary.total_cost_usd:.9f}".rstrip("0")
-    message = f"the agent run has ${left} left of its $0.0003, too little for a model call; raise total_budget_usd"
+    message = f"the agent run has ${left} left, too little for a model call; raise total_budget_usd"
     assert answer.error == {"code": "router.budget_exceeded", "message": message}
 
 

@@ -18,11 +18,11 @@ from routewright._core.attempts.health import SharedHealth
 from routewright._core.attempts.statistics import added
 from routewright._core.catalogue.models import snapshot
 from routewright._core.routing.pool import Pool
-from routewright._engine.context import RunScope, inside_tool
+from routewright._engine.context import RunScope, inside_run
 from routewright.errors import QuotaExhausted
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.testing.provider import Line, Pause
-from routewright.wire import Delta, Finish, Learned, Overrun, RunLimit, ToolDelta, UpstreamCall, Usage
+from routewright.wire import Delta, Finish, Learned, Overrun, ToolDelta, UpstreamCall, Usage
 
 from .account_router import ACME, CAP, ONE, Bank, account
 
@@ -328,8 +328,8 @@ def test_no_call_admitted_after_an_overrun_exceeds_its_budget(
                 is_known = is_known or usage.input > size + 7 or usage.output > cap
                 later.update([answer.trace_id] * was_known)
 
-        scope = RunScope(bank.router.engine.admissions, ACME, RunLimit("tr_run", limit))
-        with inside_tool(scope, 1) if level == "run" else nullcontext():
+        scope = RunScope(bank.router.engine.admissions, ACME, "agents", id="tr_run", cap_nanos=limit, has_purse=True)
+        with inside_run(scope, 1) if level == "run" else nullcontext():
             async with anyio.create_task_group() as group:
                 for size, cap, at in calls:
                     group.start_soon(call, size, cap, at)

@@ -22,6 +22,7 @@ from routewright import (
     Settings,
     SqliteStorage,
 )
+from routewright._engine.context import InsideRun, RunScope
 from routewright._engine.request_input import RawRequest
 from routewright.errors import (
     QuotaExhausted,
@@ -143,7 +144,15 @@ RUN = RunLimit("tr_run", 1_000_000)
 
 async def call(bank: Bank, run: RunLimit | None = RUN, tokens: int = 100, **options: Any) -> Any:
     asked = RawRequest("hi", {"params": {"max_output_tokens": tokens}, **options})
-    return await bank.router._parts.engine.route(asked, ACME, run)
+    return await bank.router.engine.route(asked, ACME, inside=None if run is None else inside(bank, run))
+
+
+def inside(bank: Bank, run: RunLimit) -> InsideRun:
+    """A place for the model calls of a run."""
+    scope = RunScope(
+        bank.router.engine.admissions, ACME, "agents", id=run.id, cap_nanos=run.limit_nanos, has_purse=True
+    )
+    return InsideRun(scope, None)
 
 
 async def counted(bank: Bank, run: RunLimit = RUN) -> tuple[int, int]:
@@ -216,7 +225,7 @@ async def test_the_calls_of_an_agent_run_stay_within_its_budget() -> None:
     engine = bank.router._parts.engine
 
     async def call() -> Any:
-        return await engine.route(RawRequest("hi", {"params": CAP}), ACME, run)
+        return await engine.route(RawRequest("hi", {"params": CAP}), ACME, inside=inside(bank, run))
 
     with pytest.raises(UpstreamFailed):
         await call()
@@ -243,7 +252,8 @@ async def test_calls_of_an_agent_run_take_no_slot_and_wait_for_rate_limits() -> 
     engine, run, began = bank.router._parts.engine, RunLimit("tr_run", 10**9), bank.clock.monotonic()
 
     async def call(timeout_ms: int) -> float:
-        await engine.route(RawRequest("hi", {"params": CAP, "timeout_ms": timeout_ms}), ACME, run)
+        request = RawRequest("hi", {"params": CAP, "timeout_ms": timeout_ms})
+        await engine.route(request, ACME, inside=inside(bank, run))
         return bank.clock.monotonic() - began
 
     async with anyio.create_task_group() as group:

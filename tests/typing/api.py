@@ -251,6 +251,15 @@ async def many_requests_have_a_result_each(router: Router) -> None:
     await router.route_many(["hi"], gaol="quality")  # type: ignore[call-arg]
 
 
+async def a_run_has_a_cost(router: Router) -> None:
+    async with router.run(total_budget_usd=0.05, metadata={"team": "x"}, caller=Caller("acme")) as run:
+        assert_type(run.cost_usd, float)
+        assert_type(run.left_usd, float | None)
+    with router.blocking.run(total_budget_usd=1) as run:
+        assert_type(run.trace_id, str)
+    router.run(budget=1)  # type: ignore[call-arg]
+
+
 def hooks_take_one_thing(router: Router) -> None:
     async def hear(trace: Trace) -> None: ...
 

@@ -57,11 +57,11 @@ class Serving(Protocol):
         """Count a finished call of an account and environment. Returns an error burst when one begins."""
 
 
-class ToolCalling(Protocol):
-    """A tool call that makes calls (``_engine/context.py``)."""
+class CallInRun(Protocol):
+    """The place of a call in a run (``_engine/context.py``)."""
 
-    def record(self, trace_id: str, nanos: int, model: str | None, tokens: wire.Tokens | None) -> None:
-        """Record a call that ended."""
+    def record(self, call: Call) -> None:
+        """Record the end of the call."""
 
 
 class _Rare(Rare):
@@ -115,8 +115,8 @@ class _Rare(Rare):
     text_bytes = 0
     is_booked = False
     """True: its cost is settled separately from its trace."""
-    tool: ToolCalling | None = None
-    """The tool call of an agent run that it is part of."""
+    in_run: CallInRun | None = None
+    """The run that it is part of."""
     waited_s = 0.0
     """How long its answer waited for the storage; not in the trace."""
     is_void = False
@@ -400,9 +400,9 @@ class Call(_Rare, Struct, dict=True, eq=False):
             self.status = "budget_exceeded" if isinstance(error, BudgetExceeded) else "failed"
         if error is not None:
             self.error_code = error.code
-        if self.tool is not None:
-            self.tool.record(self.id, self.cost_nanos, None if served is None else served.leg.id, self.tokens)
-            self.tool = None
+        if self.in_run is not None:
+            self.in_run.record(self)
+            self.in_run = None
         return outcome
 
     def shorten(self) -> None:

@@ -25,13 +25,14 @@ from routewright._core.limits import OUTPUT_TOKENS, headers_of
 from routewright._core.permissions import narrow
 from routewright._core.policy import reads_limits
 from routewright._runtime.identity import Ids
+from routewright._runtime.loop import Signal
 from routewright._runtime.worker import Worker
 from routewright.errors import InternalError, PermissionDenied, RateLimited, RouterError, StorageUnavailable
 from routewright.protocols import Accounts, Clock, ImmediateStorage, Storage
 from routewright.wire import Caller, PolicySnapshot, RunLimit, Scope, SpentShares
 from routewright.wire.problems import did_you_mean, shown
 
-from .context import InsideTool, current_tool, find_tool
+from .context import InsideRun, RunShare, current_run, find_run
 from .request_input import Read
 from .shared_limits import SharedLimits
 from .storage import KNOWN_S, LONGEST_S, MOST_KNOWN, GuardedStorage, NoAccounts, in_time, no_accounts, unfit
@@ -81,19 +82,21 @@ class Admissions:
         self.since = self.clock.monotonic()
 
     def begin(
-        self, read: Read, caller: Caller, run: RunLimit | None = None, *, patient: bool = True, scope: Scope = "route"
-    ) -> Admission | None:
-        """The admission of a call, which has taken nothing yet. None: nothing limits the call. ``patient``: it may wait
-        for money that other calls hold. Raises ``PermissionDenied``, ``StorageUnavailable`` while too many calls wait
-        to be written, and ``InternalError`` if the storage keeps no accounts."""
+        self, read: Read, caller: Caller, inside: InsideRun | None = None, *,
+        patient: bool = True, scope: Scope = "route",
+    ) -> Admission | None:  # fmt: skip
+        """The admission of a call, which has taken nothing yet. None: nothing limits the call. ``inside``: the run that
+        makes it; by default that of this context. ``patient``: it may wait for money that other calls hold. Raises
+        ``PermissionDenied``, ``StorageUnavailable`` while too many calls wait to be written, and ``InternalError`` if
+        the storage keeps no accounts."""
         key_id = caller.key_id
-        tool = None
-        if scope != "agents" and current_tool() is not None and (tool := find_tool(self, caller)) is not None:
-            run = tool.limit
-            scope = "agents"
+        if inside is None and current_run() is not None:
+            inside = find_run(self, caller)
+        run = None if inside is None else inside.scope.limit
+        scope = scope if inside is None else inside.scope.right
         may_be_open = read.request.idempotency_key is None and run is None
         is_default = key_id is None and caller.scopes is None and caller.account == wire.DEFAULT_ACCOUNT
-        if is_default and may_be_open and tool is None:
+        if is_default and may_be_open and (inside is None or inside.is_free):
             return None
         if caller.scopes is not None and scope not in caller.scopes:
             raise self._named(PermissionDenied(f"the API key lacks the scope {scope!r}; use one that has it"))
@@ -108,7 +111,7 @@ class Admissions:
             left = within_tags(left, read.request.metadata)
         if not may_be_open:
             pass
-        elif tool is not None:
+        elif inside is not None:
             left = None  # the run counts the call, even if nothing limits it
         elif left is None:
             if self._open.get((caller.account, key_id), -inf) > self.clock.monotonic():
@@ -128,7 +131,7 @@ class Admissions:
         rights = caller if key is None or not (key.models or key.policies) else narrow(caller, key)
         return Admission(
             self, read, caller, rights, run, left, patient, tokens, trace_id, at, started_at, deadline, self.event_id,
-            tool,
+            None if inside is None else RunShare(inside),
         )  # fmt: skip
 
     async def find_rights(self, read: Read, caller: Caller) -> Caller:
@@ -152,7 +155,10 @@ class Admissions:
         """Look up an unknown caller. True if nothing limits the call. A caller that had no account before is not held
         up by an unavailable or hanging storage. Raises as ``Admission.look``, and ``PermissionDenied`` for an unknown
         account."""
-        name = admission.caller.account, admission.caller.key_id
+        caller = admission.caller
+        name = caller.account, caller.key_id
+        if admission.may_be_open and caller == Caller(environment=caller.environment):
+            return True
         if not admission.may_be_open or name not in self._open:
             return self._note(name, await self._look(admission)) and admission.may_be_open
         with suppress(InternalError), self.clock.deadline(self.clock.monotonic() + OPEN_S):
@@ -242,8 +248,8 @@ class Admission(Struct, eq=False):
     deadline: float
     event_id: Callable[[int], str]
     """``Facts.event_id``."""
-    tool: InsideTool | None = None
-    """The tool call of an agent run that makes the call."""
+    in_run: RunShare | None = None
+    """The run that makes the call."""
     claim: wire.Claim | None = None
     tags: wire.Tags = ()
     windows: Sequence[wire.WindowState] = ()
@@ -326,7 +332,7 @@ class Admission(Struct, eq=False):
                 waits_s=left_s - spare_s if self.is_patient else 0.0,
                 claim=self.claim,
                 run=self.run,
-                slot=self.run is None,
+                slot=self.in_run is None,
                 tags=self.tags,
             )
             pending_reply = shared.accounts.admit(ask)
@@ -367,6 +373,14 @@ class Admission(Struct, eq=False):
     def nanos(self) -> int:
         return 0 if self.grant is None else self.grant.nanos
 
+    async def await_room(self, changed: Signal) -> bool:
+        """Wait within the call's time. False: it is up, or the call may not wait."""
+        if not self.is_patient:
+            return False
+        with self._shared.clock.deadline(self.deadline) as limit:
+            await changed.wait()
+        return not limit.expired
+
     async def widen(self, nanos: int) -> None:
         grant = self.grant
         if grant is None or nanos <= grant.nanos:
@@ -378,6 +392,8 @@ class Admission(Struct, eq=False):
 
     def release(self) -> None:
         """Release what it holds, without tokens. Safe to call twice. A forked child releases nothing of its parent."""
+        if self.in_run is not None:
+            self.in_run.release()
         grant, self.grant = self.grant, None
         if grant is not None and self.started_at >= self._shared.since:
             self._shared.accounts.release(grant)

@@ -13,29 +13,23 @@ import anyio
 from msgspec import json
 
 from routewright import errors, wire
-from routewright._core.accounts.purses import money_error
 from routewright._core.agent.machine import AgentRun, CallModel, Ended, Observation, RunTools
 from routewright._core.agent.record import RunRecord, run_trace, words_of
 from routewright._core.money import budget_nanos, usd
-from routewright._core.outcome import event_of
-from routewright.protocols import Facts, ToolContext
+from routewright.protocols import ToolContext
 from routewright.wire.money import nanos_of, usd_text
 
-from .admission import Admission
 from .answer import reread
-from .checkpoints import CHECKPOINT_S, Checkpoints, Resumption, identity_of
-from .context import InsideTool, RunScope, inside_tool
+from .checkpoints import Checkpoints, Resumption, identity_of
+from .context import InsideRun, inside_run
 from .request_input import Read
 from .route import Engine
+from .run import LAST_S, SHORT, OpenRun
 from .storage import GuardedStorage
 from .tool_calls import APPROVAL_S, run_tool
-from .trace_writer import Pending
 from .turns import AgentSettings, Turns
 
 PATH = "/v1/agents/run"
-UNLIMITED_NANOS = 2**62
-LAST_S = 10.0
-"""Time limit for settling a run that has ended."""
 AT_ONCE = 8
 """Tools of one run that execute at a time."""
 _WINDOWS = ("requests_per_min", "tokens_per_min")
@@ -54,11 +48,11 @@ class Run:
         caller: wire.Caller,
         *,
         resumed: Resumption | None = None,
-        within: ToolContext | InsideTool | None = None,
+        is_tool: bool = False,
         is_remote: bool = False,
     ) -> None:
-        """``request`` has its limits filled in. ``within`` is the tool call of another run that started this one.
-        ``is_remote``: a server received it (``Read.is_remote``)."""
+        """``request`` has its limits filled in. ``is_tool``: it is a tool call of another run. ``is_remote``: a server
+        received it (``Read.is_remote``)."""
         self._engine = engine
         self._is_immediate = engine.admissions.is_immediate
         self._checkpoints = Checkpoints(storage, engine.log, caller, request)
@@ -67,18 +61,16 @@ class Run:
         self._request = request
         self._caller = caller
         self._resumed = resumed
-        self._within = within
+        self._is_tool = is_tool
         self._is_remote = is_remote
-        self._admission: Admission | None = None
-        self._scope = RunScope(engine.admissions, caller)
+        self._open = OpenRun(engine, caller, "agents")
+        self._scope = self._open.scope
         self._step_s = (request.per_step_timeout_ms or 0.0) / 1000
         self._max_steps = int(request.max_steps or 0)
         budget = request.total_budget_usd
         self._cap_nanos = None if budget is None else budget_nanos(budget)
         self._turns = Turns(partial(engine.fleet, caller.environment), settings, request)
         self._key: str | None = None
-        self._is_limited = False
-        """Model calls are paid from a purse of the run."""
         self._keeps_answer = False
         """The answer is kept under the caller's idempotency key."""
         self._is_recorded = False
@@ -106,7 +98,7 @@ class Run:
         try:
             state = await self._begin()
         except BaseException:
-            self._release()
+            self._open.release()
             raise
         ids = count(1)
         client_names = {*self._settings.client_tools, *self._settings.unapproved}
@@ -131,7 +123,7 @@ class Run:
                     yield wire.StepCompleted(next(ids), step)
                 if not self._is_immediate and run.ended is None:
                     await self._checkpoints.try_keep(state)
-            self._scope.is_over = True
+            self._scope.close()
             self._record_nested(run)
             self.error = run_error = run.error
             message = None if run_error is None else (run_error.outside or (run_error.message,))[0]
@@ -152,7 +144,7 @@ class Run:
                 await self._abandon(run, error)
             raise
         finally:
-            self._release()
+            self._open.release()
 
     async def finish(self) -> wire.AgentResponse:
         async for _ in self.events():
@@ -182,41 +174,20 @@ class Run:
             key = resumed.state.key
         self._key = key
         self._keeps_answer = key is not None and key == request.idempotency_key
-        admission = None
         approval_s = 0.0 if self._settings.approve is None else APPROVAL_S
         lasts_s = self._max_steps * (self._step_s * 2 + approval_s) + 60  # each step twice, and a minute
-        if self._within is None or key is not None:
+        self._scope.has_purse = self._cap_nanos is not None or not self._is_immediate
+        stored = None
+        if self._scope.within is None or key is not None:
             task_request = wire.RouteRequest(
                 [wire.Message("user", request.task)], "cost", "balanced", timeout_ms=lasts_s * 1000, idempotency_key=key
             )
             body = identity_of(request)
             read = Read(task_request, wire.TokenBounds(0, 0, 0), PATH, body=body, is_remote=self._is_remote)
-            limit = None if self._within is None else self._within.limit
-            admission = self._engine.admissions.begin(read, self._caller, limit, scope="agents")
-        if admission is not None and admission.left is None and await self._engine.admissions.is_open(admission):
-            admission = None
-        self._is_limited = self._cap_nanos is not None or admission is not None or not self._is_immediate
-        if admission is not None:
-            admission.tokens = 0
-            if resumed is None:
-                admission.trace_id = self.trace_id
-            try:
-                reply = await admission.take()
-                if isinstance(reply, wire.Short):
-                    raise money_error(reply.purse, None)
-            except errors.RouterError as error:
-                admission.annotate(error)
-                raise
-            self.headers = admission.headers
-            if isinstance(reply, wire.Replay):
-                return reply.result
-            self._admission = admission
+            stored = await self._open.admit(read, self.trace_id if resumed is None else None)
+            self.headers = self._open.headers
         self.deadline = self.clock.monotonic() + lasts_s
-        return None
-
-    def _release(self) -> None:
-        if self._admission is not None:
-            self._admission.release()
+        return stored
 
     async def _begin(self) -> wire.Checkpoint:
         """Load the checkpoint of an interrupted run, or create one."""
@@ -244,6 +215,9 @@ class Run:
         state.key = self._key
         self.trace_id = state.trace_id
         self.spent_nanos = state.spent_nanos
+        tools = sum(nanos_of(step.cost_usd) for step in state.steps if step.tool is not None and step.trace_id is None)
+        tools -= sum(nanos_of(call.cost_usd) for call in state.nested)  # the purse has counted them
+        self._scope.begin(self.trace_id, self._cap_nanos, state.spent_nanos, tools)
         before_ms = max((step.start_ms + step.duration_ms for step in state.steps), default=0.0)
         self._began = self.clock.monotonic() - before_ms / 1000
         return state
@@ -283,12 +257,9 @@ class Run:
                         problem, detail={"level": "agent_run", "limit_usd": usd(cap), "spent_usd": usd(spent)}
                     )
                 key = None if self._is_immediate else f"{state.trace_id}.{action.number}.{run.tries}"
-                budget = None
-                if cap is not None and (self._within is not None or self._caller.environment == "sandbox"):
-                    budget = wire.Budget(max_cost_usd=usd(cap - spent))  # the call has no purse of the run
-                read = self._turns.read(state, escalate=action.escalate, key=key, budget=budget)
-                limit, form = self._limit_of(state), self._settings.form
-                answer = await self._engine.route(read, self._caller, limit, form, "agents")
+                read = self._turns.read(state, escalate=action.escalate, key=key)
+                inside = InsideRun(self._scope, None)
+                answer = await self._engine.route(read, self._caller, self._settings.form, inside)
                 took_ms = self._ms_since(started_at)
             except errors.RouterError as error:
                 if isinstance(error, errors.RateLimited) and error.detail.get("limit_of") in _WINDOWS:
@@ -298,12 +269,8 @@ class Run:
                         continue
                 if self._turns.shorten(state, error):
                     continue
-                is_short = isinstance(error, errors.QuotaExhausted | errors.InsufficientBalance | errors.BudgetExceeded)
+                is_short = isinstance(error, SHORT)
                 is_own = is_short and error.detail.get("level") == "agent_run"
-                if cap is not None and isinstance(error, errors.BudgetExceeded) and budget is not None:
-                    # the call's budget is what the run has left: nobody can raise that alone
-                    left = f"${usd_text(cap - spent)} left of its ${usd_text(cap)}"
-                    error.message = f"the agent run has {left}, too little for a model call; raise total_budget_usd"
                 if not (state.steps or error.retryable or error.trace_id or is_own):
                     raise  # the run is refused before its first step
                 run.record_failure(error, start_ms, self._ms_since(started_at), error.cost_nanos, is_budget=is_short)
@@ -311,24 +278,9 @@ class Run:
                 self.data = answer.data
                 run.record_answer(answer.response, start_ms, took_ms, nanos_of(answer.routing.cost_usd))
 
-    def _limit_of(self, state: wire.Checkpoint) -> wire.RunLimit | None:
-        """The purse of the model calls: the run's budget less the cost of tools."""
-        if self._within is not None:
-            return self._within.limit
-        if not self._is_limited:
-            return None
-        if self._cap_nanos is None:
-            return wire.RunLimit(self.trace_id, UNLIMITED_NANOS)
-        tools = sum(nanos_of(step.cost_usd) for step in state.steps if step.tool is not None and step.trace_id is None)
-        tools -= sum(nanos_of(call.cost_usd) for call in state.nested)  # the purse has counted them
-        return wire.RunLimit(self.trace_id, max(0, self._cap_nanos - tools))
-
     async def _use(self, run: AgentRun, action: RunTools) -> None:
         start_ms, results = self._now_ms(), dict[int, tuple[wire.Step, Observation]]()
         left_nanos = None if self._cap_nanos is None else max(0, self._cap_nanos - run.state.spent_nanos)
-        self._scope.limit = self._limit_of(run.state)
-        if self._within is not None or self._caller.environment == "sandbox":
-            self._scope.room_nanos = left_nanos
 
         slots = anyio.Semaphore(AT_ONCE, fast_acquire=True)
         metadata = self._request.metadata or {}
@@ -346,7 +298,7 @@ class Run:
                     limit=self._scope.limit,
                 )
                 settings = self._settings
-                with inside_tool(self._scope, context.step), settings.tags(**tags):
+                with inside_run(self._scope, context.step), settings.tags(**tags):
                     results[index] = await run_tool(settings.tools, call, context, self.clock, settings.approve)
 
         if len(action.calls) == 1:
@@ -355,7 +307,9 @@ class Run:
             async with anyio.create_task_group() as group:
                 for index, call in enumerate(action.calls):
                     group.start_soon(use, index, call)
-        run.record_results([results[index] for index in range(len(action.calls))], start_ms)
+        in_order = [results[index] for index in range(len(action.calls))]
+        self._scope.spend(sum(nanos_of(step.cost_usd) for step, _ in in_order if step.trace_id is None))
+        run.record_results(in_order, start_ms)
         self._record_nested(run)
 
     def _record_nested(self, run: AgentRun) -> None:
@@ -390,41 +344,22 @@ class Run:
                     await self._checkpoints.forget(self.trace_id)
                 return
             run.give_up(fault)
-            self._scope.is_over = True
+            self._scope.close()
             self._record_nested(run)
             if run.state.steps:  # before the key is released
                 await self._checkpoints.try_keep(run.state)
             await self._engine.log.commit(self._record(run, "cancelled" if fault is None else "failed", None))
 
-    def _record(self, run: AgentRun, status: Any, result: bytes | None) -> RunRecord:
-        """Pass the run to the trace log; its writes have ``LAST_S``."""
-        log = self._engine.log
-        admission = self._admission
-        caller = self._caller
+    def _record(self, run: AgentRun, status: wire.TraceStatus, result: bytes | None) -> RunRecord:
+        """Pass the run to the trace log."""
         self._is_recorded = True
         summary = run.summary(self._now_ms()) if self.response is None else self.response.summary
-        took_ms, now = summary.total_latency_ms, self.clock.time()
-        if isinstance(self._within, InsideTool):
-            self._within.record(self.trace_id, run.state.spent_nanos, None, None)
-        trace = run_trace(
-            run.state, caller, self._turns.base, status, took_ms, None if run.error is None else run.error.code
-        )
-        captured = None if log.capture is None else log.capture.of(words_of(run.state), None)
-        record = RunRecord(trace, captured, deadline=self.clock.monotonic() + LAST_S)
-        outcome = "failed" if status == "cancelled" else status
-        message = wire.AgentRunCompleted(self.trace_id, outcome, summary, self._request.metadata or {})
-        once = f"{message.type}:{self.trace_id}:{len(run.state.steps)}"  # a resumed run ends more than once
-        event = event_of(message, caller, self._engine.ids("evt_"), now).stored
-        put = wire.PutEvent(event, once, 2 * CHECKPOINT_S, now, log.writer.durability)
-        grant = facts = None
-        if admission is not None and admission.grant is not None:
-            grant, admission.grant = admission.grant, None
-            stored = result if self._keeps_answer and status != "failed" else None
-            facts = Facts(
-                grant.id, caller, record.created, trace=record, tokens=0, claim=admission.claim, result=stored
-            )
-        log.put(Pending(record, (), [put], grant, facts))
-        return record
+        code = None if run.error is None else run.error.code
+        trace = run_trace(run.state, self._caller, self._turns.base, status, summary.total_latency_ms, code)
+        capture = self._engine.log.capture
+        captured = None if capture is None else capture.of(words_of(run.state), None)
+        stored = result if self._keeps_answer and status != "failed" else None
+        return self._open.conclude(trace, summary, captured, stored, is_own_step=self._is_tool)
 
     def _now_ms(self) -> float:
         """Milliseconds since the run began."""

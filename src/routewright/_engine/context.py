@@ -14,12 +14,17 @@ from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 
 import anyio.lowlevel
 from msgspec import Struct, field
+from msgspec.structs import replace
 
+from routewright._core.call import Call
 from routewright._core.money import usd
 from routewright._core.request.read import merge_tags
-from routewright._runtime.loop import this_task
-from routewright.wire import Caller, NestedCall, RunLimit, Tokens
+from routewright._core.routing.budget import Amount, Room, Share, SharedBudget
+from routewright._runtime.fork import Guard
+from routewright._runtime.loop import Signal, this_task
+from routewright.wire import Caller, NestedCall, RunLimit, Scope
 from routewright.wire.ids import RANDOM, SAMPLED, TraceParent, span_id_of
+from routewright.wire.money import nanos_of
 
 T = TypeVar("T")
 
@@ -118,58 +123,177 @@ class TagScopes:
             yield
 
 
+UNLIMITED_NANOS = 2**62
+MOST_CALLS = 1_000
+"""Calls that a run lists in its trace; it counts the cost of all."""
+_booking = Guard()
+"""Held while the money of a run changes."""
+_UNUSED = Amount()
+
+
 class RunScope(Struct, eq=False):
-    """An agent run, for calls of its Router that its tools make."""
+    """A run, for calls of its Router inside: a run of an agent, or a block of ``Router.run``. Safe to use from
+    several loops and threads."""
 
     router: object
     """The ``Admissions`` of its Router."""
     caller: Caller
-    limit: RunLimit | None = None
-    """The purse of the run. None: nothing limits it."""
-    room_nanos: int | None = None
-    """What a call may cost, if the run has a budget but no purse of its own."""
+    right: Scope
+    """What an API key must be allowed to use."""
+    within: InsideRun | None = None
+    """The run that it was started in."""
+    id: str = ""
+    """Its trace id."""
+    began: float = 0.0
+    """Start on the monotonic scale."""
+    cap_nanos: int | None = None
+    """Its budget."""
+    has_purse: bool = False
+    """Its calls are paid from a purse in the storage. A run within another uses that of the other."""
+    budget: SharedBudget | None = None
+    """Limits its calls in this process: in the sandbox, and within another run."""
+    used_nanos: int = 0
+    """The most that its calls and tools can have cost, those of runs within it included."""
+    tool_nanos: int = 0
+    """The cost of tools, which the purse in the storage does not count."""
     ended: deque[NestedCall] = field(default_factory=deque)
-    """Calls that ended and are not recorded by the run yet."""
+    """Calls that ended and are not recorded by the run yet; at most ``MOST_CALLS``."""
+    ended_nanos: int = 0
+    """The cost of all calls that ended."""
+    waiting: list[Signal] = field(default_factory=list)
+    """Set when the budget may have more room; shared with the runs around it."""
     is_over: bool = False
 
-
-class InsideTool(NamedTuple):
-    """The tool call that this context belongs to."""
-
-    scope: RunScope
-    step: int
-    outer: InsideTool | None
+    def begin(self, id: str, cap_nanos: int | None, used_nanos: int = 0, tool_nanos: int = 0) -> None:
+        """Open its purse. ``used_nanos``: by earlier steps; ``tool_nanos``: by their tools."""
+        self.id = id
+        self.cap_nanos = cap_nanos
+        self.used_nanos = used_nanos
+        self.tool_nanos = tool_nanos
+        if self.within is not None:
+            self.waiting = self.within.scope.waiting
+            self.budget = self.within.scope.budget
+        if cap_nanos is not None and (self.within is not None or self.caller.environment == "sandbox"):
+            self.budget = SharedBudget(Room(cap_nanos - used_nanos, None), self.budget)
 
     @property
     def limit(self) -> RunLimit | None:
-        """The purse of the run."""
-        return self.scope.limit
+        """The purse in the storage that pays for its calls, if any."""
+        if self.within is not None:
+            return self.within.scope.limit
+        most = UNLIMITED_NANOS if self.cap_nanos is None else max(0, self.cap_nanos - self.tool_nanos)
+        return RunLimit(self.id, most) if self.has_purse else None
 
-    def record(self, trace_id: str, nanos: int, model: str | None, tokens: Tokens | None) -> None:
-        """Record a call, or a run, that ended."""
-        self.scope.ended.append(NestedCall(self.step, trace_id, usd(nanos), model, tokens))
+    def around(self) -> Iterator[RunScope]:
+        """The run, and those around it."""
+        yield self
+        if self.within is not None:
+            yield from self.within.scope.around()
+
+    def spend(self, nanos: int) -> None:
+        """Book the cost of a tool."""
+        with _booking.lock:
+            for run in self.around():
+                run.used_nanos += nanos
+                run.tool_nanos += nanos
+            if self.budget is not None:
+                self.budget.spend(Amount(nanos))
+
+    def close(self) -> None:
+        """End the run: later calls are not part of it."""
+        with _booking.lock:
+            self.is_over = True
 
 
-_tool: ContextVar[InsideTool | None] = ContextVar("routewright.tool", default=None)
-current_tool = _tool.get
-"""The innermost tool call of an agent, of any Router."""
+class InsideRun(NamedTuple):
+    """A place in a run."""
+
+    scope: RunScope
+    step: int | None
+    """The step of a tool call; 0 in a run without steps. None: model calls of the run itself, which records them."""
+    outer: InsideRun | None = None
+    """The place around it in this context, in a run of any Router."""
+
+    @property
+    def is_free(self) -> bool:
+        """True if its calls need not be booked here."""
+        return self.step is None and self.scope.within is None and self.scope.budget is None
+
+    def add(self, call: NestedCall, at: float) -> None:
+        """Record a call, or a run, that started at a monotonic time. If the run is over, it is one of the run around
+        it."""
+        scope = self.scope
+        if scope.is_over:
+            if scope.within is not None:
+                scope.within.add(call, at)
+        elif self.step is not None:
+            scope.ended_nanos += nanos_of(call.cost_usd)
+            if len(scope.ended) < MOST_CALLS:
+                scope.ended.append(replace(call, step=self.step, start_ms=round((at - scope.began) * 1000, 3)))
 
 
-def inside_tool(scope: RunScope, step: int) -> AbstractContextManager[None]:
+class RunShare(Struct, eq=False):
+    """The part of a call in a run (``CallInRun``)."""
+
+    inside: InsideRun
+    share: Share | None = None
+    """What it holds of the run's budget."""
+
+    def reserve(self, whole: Amount, start: Amount) -> Share | Signal:
+        """Reserve what the call may use with all its attempts, or what it needs to start. If other calls hold even
+        that: returns when to try again."""
+        scope = self.inside.scope
+        assert scope.budget is not None, "else nothing has to be reserved"
+        with _booking.lock:
+            self.share = scope.budget.reserve(whole if scope.budget.free.holds(whole) else start)
+            if self.share is not None:
+                return self.share
+            scope.waiting.append(Signal())
+            return scope.waiting[-1]
+
+    def record(self, call: Call) -> None:
+        """Book the end of the call."""
+        model = None if call.served is None else call.served.leg.id
+        took_ms = round((call.ended_at - call.started_at) * 1000, 3)
+        failed = call.status != "completed"
+        with _booking.lock:
+            for run in self.inside.scope.around():
+                run.used_nanos += call.used.nanos
+            ended = NestedCall(0, call.id, usd(call.cost_nanos), model, call.tokens, 0.0, took_ms, failed)
+            self.inside.add(ended, call.started_at)
+            self.release(call.used)
+
+    def release(self, used: Amount = _UNUSED) -> None:
+        """Return what it holds. Safe to call twice."""
+        with _booking.lock:
+            share, self.share = self.share, None
+            scope = self.inside.scope
+            if share is not None and scope.budget is not None:
+                scope.budget.settle(share, used)
+                while scope.waiting:
+                    scope.waiting.pop().set()
+
+
+_inside: ContextVar[InsideRun | None] = ContextVar("routewright.run", default=None)
+current_run = _inside.get
+"""The innermost run, of any Router."""
+
+
+def inside_run(scope: RunScope, step: int) -> AbstractContextManager[None]:
     """Make calls in the block, and in tasks started there, part of a run."""
-    return _setting(_tool, InsideTool(scope, step, _tool.get()))
+    return _setting(_inside, InsideRun(scope, step, _inside.get()))
 
 
-def find_tool(router: object, caller: Caller | None = None) -> InsideTool | None:
-    """The tool call that this context belongs to, of a run of this Router that has not ended. None for a ``caller`` of
-    another account or environment: its calls are not charged to the run."""
-    tool = _tool.get()
-    while tool is not None and (tool.scope.router is not router or tool.scope.is_over):
-        tool = tool.outer
-    if tool is None or caller is None:
-        return tool
-    owner = tool.scope.caller
-    return tool if (owner.account, owner.environment) == (caller.account, caller.environment) else None
+def find_run(router: object, caller: Caller | None = None) -> InsideRun | None:
+    """The innermost run of this Router that has not ended. None for a ``caller`` of another account or environment: its
+    calls are not charged to the run."""
+    inside = _inside.get()
+    while inside is not None and (inside.scope.router is not router or inside.scope.is_over):
+        inside = inside.outer
+    if inside is None or caller is None:
+        return inside
+    owner = inside.scope.caller
+    return inside if (owner.account, owner.environment) == (caller.account, caller.environment) else None
 
 
 EVERYONE = "*"

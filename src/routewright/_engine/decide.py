@@ -8,16 +8,18 @@ from contextlib import suppress
 from routewright._core.accounts.purses import money_error, reserved_error
 from routewright._core.call import Call
 from routewright._core.request.rules import check_costs_nothing
-from routewright._core.routing.budget import UNLIMITED, room_of, worst_of_start
+from routewright._core.routing.budget import UNLIMITED, Amount, Share, room_of, worst_of_plan, worst_of_start
 from routewright._core.routing.choice import class_choice, input_of_call, limit_to_money
 from routewright._core.routing.constraints import CountTokens
 from routewright._core.routing.decide import Choice, choose, choose_vocabularies, decide, least_nanos
 from routewright._core.routing.inputs import Defaults
 from routewright._runtime.loop import at_once
-from routewright.errors import NoCandidates, StorageUnavailable
-from routewright.wire import DecisionInput, Grant, Overrun, Replay
+from routewright.errors import BudgetExceeded, NoCandidates, StorageUnavailable
+from routewright.wire import DecisionInput, Grant, Overrun, Purse, Replay
+from routewright.wire.money import usd_text
 
 from .admission import TRIES, Admission
+from .context import RunShare
 from .counting import Counting
 from .fleet import Fleet
 
@@ -81,6 +83,36 @@ class Deciding:
             else:
                 left_nanos = reply.purse.left_nanos
         raise StorageUnavailable(f"the caller's balance changed during each of {TRIES} decisions; try again")
+
+    async def reserve(self, admission: Admission, call: Call, in_run: RunShare) -> None:
+        """Limit a call to what it can reserve of its run's budget: room for all its attempts, or else for the first.
+        Waits within the call's time for money that other calls hold. Raises ``BudgetExceeded`` if the rest of the
+        budget is too little, and ``RateLimited``."""
+        run = in_run.inside.scope
+        budget = run.budget
+        assert budget is not None, "the caller has checked"
+        own_budget = call.request.budget
+        while True:
+            left = budget.left
+            call.limit(left)
+            try:
+                choice = await self.choice(call)
+            except BudgetExceeded as error:
+                if call.request.budget != own_budget:  # nobody can raise the call's budget alone
+                    left_text = f"${usd_text(left.nanos or 0)} left, too little for a model call"
+                    error.message = f"the agent run has {left_text}; raise total_budget_usd"
+                    error.detail["level"] = "agent_run"
+                raise
+            tokens = call.bounds if choice.own_input is None else choice.own_input.tokens
+            whole = worst_of_plan(choice.plan, tokens, UNLIMITED, choice.plan.decision_input.max_retries + 1)
+            start = Amount(worst_of_start(choice.plan, tokens, choice.budget or UNLIMITED))
+            share = in_run.reserve(whole, start)
+            if isinstance(share, Share):
+                call.limit(share.room)
+                return
+            if not await admission.await_room(share):
+                purse = Purse("agent_run", run.id, run.cap_nanos, run.used_nanos, budget.reserved.nanos)
+                raise reserved_error(purse, call.timeout_ms if admission.is_patient else None)
 
     def _is_outdated(self, call: Call, choice: Choice) -> bool:
         """True if the decision reserves less than a provider of the plan has billed since. The call then has newer

@@ -33,7 +33,7 @@ from routewright._core.policy_table import PolicyTable
 from routewright._core.prompt_caches import LEAST_TOKENS
 from routewright._core.request.read import STREAMED
 from routewright._core.request.rules import check_costs_nothing, check_https
-from routewright._core.routing.budget import Room, room_of
+from routewright._core.routing.budget import room_of
 from routewright._core.routing.choice import class_choice, input_of_call
 from routewright._core.routing.decide import Choice
 from routewright._core.routing.decision import Decision
@@ -50,7 +50,7 @@ from routewright.wire.json_scan import quoted
 from .admission import Admission, Admissions
 from .answer import Answer, DecideAgain, Replayed, reread
 from .cache import Caching, Lookup
-from .context import Onward
+from .context import InsideRun, Onward
 from .counting import Counting
 from .decide import Deciding
 from .discovery import Discovery
@@ -140,11 +140,11 @@ class Engine:
         self,
         request: RawRequest | Read,
         caller: wire.Caller,
-        run: wire.RunLimit | None = None,
         form: Form | None = None,
-        scope: wire.Scope = "route",
+        inside: InsideRun | None = None,
     ) -> Answer:
-        """Answer a request in one piece. Raises ``RouterError``. An admitted request leaves a trace either way."""
+        """Answer a request in one piece, by default ``inside`` the run of this context. Raises ``RouterError``. An
+        admitted request leaves a trace either way."""
         if isinstance(request, Read):
             read = request
         else:
@@ -154,7 +154,7 @@ class Engine:
                 raise ValidationFailed.of(STREAMED)
         if not self.servers.ready.is_set:
             await self.servers.wait()
-        if (admission := self.admissions.begin(read, caller, run, scope=scope)) is None:
+        if (admission := self.admissions.begin(read, caller, inside)) is None:
             return await self._answer(self.make_call(read, caller), None, form)
         return await self._limited(admission, read, None, form)
 
@@ -175,7 +175,7 @@ class Engine:
             admission.annotate(error)
             raise
         finally:
-            if admission.grant is not None:
+            if admission.grant is not None or admission.in_run is not None:
                 admission.release()
             if self.admissions.queue.is_closed:
                 await self.log.write_last(admission.trace_id)
@@ -417,12 +417,12 @@ class Engine:
             is_open = admission.left is None and await self.admissions.is_open(admission)
             if call is None:  # what its key may use, and what it has spent, are known now
                 call = self.make_call(read, admission.rights, fleet, admission)
-            if (tool := admission.tool) is not None:
-                call.tool = tool
-                if tool.scope.room_nanos is not None:
-                    call.limit(Room(tool.scope.room_nanos, None))
             if call.policy is not None:  # it may shorten the time-out
                 admission.adopt(call)
+            if admission.in_run is not None:
+                call.in_run = admission.in_run
+                if admission.in_run.inside.scope.budget is not None:
+                    await self.deciding.reserve(admission, call, admission.in_run)
             if is_open:
                 return AdmittedCall(call)
             if (call.policy or self._guardrails) and not call.is_guarded and at_stage(self.guardrails(call), "input"):

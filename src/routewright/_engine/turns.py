@@ -66,16 +66,14 @@ class Turns:
         self._window = 0
         """The largest context window of the models, in tokens."""
 
-    def read(self, state: wire.Checkpoint, *, escalate: bool, key: str | None, budget: wire.Budget | None) -> Read:
-        """The next request, with its own idempotency key and budget. ``escalate``: it asks for the best model. Cuts the
-        history of ``state`` if it is too long."""
+    def read(self, state: wire.Checkpoint, *, escalate: bool, key: str | None) -> Read:
+        """The next request, with its own idempotency key. ``escalate``: it asks for the best model. Cuts the history of
+        ``state`` if it is too long."""
         if self.base is None:
             self.base = self._begin(state)
             state.messages = [*self.base.messages]  # completed: an older version may have stored them
             self._window = max(self._fleet().board().pool.window, default=0)
         request = replace(self.base, messages=list(state.messages), idempotency_key=key)
-        if budget is not None:
-            request = replace(request, budget=budget)
         if escalate:
             request = replace(request, goal="quality", strategy="quality-first")
         if self._settings.form is not None:

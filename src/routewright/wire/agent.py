@@ -157,14 +157,18 @@ class AgentRunCompleted(Struct, frozen=True):
 
 
 class NestedCall(Struct, frozen=True, omit_defaults=True):
-    """A call of the Router by a tool of a run, or a run of an agent by it."""
+    """A call of the Router in a run, or a run within it."""
 
     step: int
-    """Number of the tool's step."""
+    """Number of the tool's step; 0 in a run without steps."""
     trace_id: str
     cost_usd: float
     model: str | None = None
     tokens: Tokens | None = None
+    start_ms: float = 0.0
+    """Time from the start of a run without steps."""
+    duration_ms: float = 0.0
+    failed: bool = False
 
 
 class Checkpoint(msgspec.Struct, kw_only=True):

@@ -105,8 +105,9 @@ def run_trace(
     duration_ms: float,
     error: str | None,
 ) -> wire.Trace:
-    """The trace of a run, without texts. ``request``: of its model calls, if there were any."""
+    """The trace of a run, without texts. ``request``: of its own model calls, if there were any."""
     tokens = [step.tokens for step in state.steps if step.tokens is not None]
+    tokens += [call.tokens for call in state.nested if call.step == 0 and call.tokens is not None]
     children = [step.trace_id for step in state.steps if step.trace_id is not None] + state.failed_tries
     children += [call.trace_id for call in state.nested]
     return wire.Trace(
@@ -160,9 +161,19 @@ def _spans(state: wire.Checkpoint) -> list[wire.Span]:
             own = wire.NestedCall(step.number, step.trace_id, step.cost_usd, step.model, step.tokens)
             calls.insert(0, (step.model or step.tool or "model call", own))
         for name, call in calls:
-            shared |= {"id": len(spans) + 1, "name": name, "trace_id": call.trace_id}
-            spans.append(wire.SubTraceSpan(model=call.model, cost_usd=call.cost_usd, tokens=call.tokens, **shared))
+            spans.append(_sub_trace(len(spans) + 1, name, call, shared))
+    for call in state.nested:
+        if call.step == 0:
+            status = "error" if call.failed else "ok"
+            times: JsonObject = {"start_ms": call.start_ms, "duration_ms": call.duration_ms, "status": status}
+            spans.append(_sub_trace(len(spans) + 1, call.model or "run", call, times))
     return spans
+
+
+def _sub_trace(id: int, name: str, call: wire.NestedCall, shared: JsonObject) -> wire.SubTraceSpan:
+    return wire.SubTraceSpan(
+        id=id, name=name, trace_id=call.trace_id, model=call.model, cost_usd=call.cost_usd, tokens=call.tokens, **shared
+    )
 
 
 def _size(value: JsonObject) -> JsonObject:

@@ -81,40 +81,65 @@ class SharedBudget:
         reserve(worst) ─┬─ Share ── settle(share, used), or release(share)
                         └─ None: other calls hold the rest; try again after one of them settles
 
-    A call that uses more than it reserved is booked in full.
+    A call that uses more than it reserved is booked in full. ``within``: a budget that pays as well.
     """
 
-    def __init__(self, limit: Room) -> None:
+    def __init__(self, limit: Room, within: SharedBudget | None = None) -> None:
         self.limit = limit
+        self._outer: tuple[SharedBudget, ...] = () if within is None else (within, *within._outer)
         self.spent = Amount()
         self.reserved = Amount()
+        self._shares = 0
+        """Shares held from it, also by budgets within it."""
         self._held: dict[int, Amount] = {}
         self._number = 0
 
     @property
     def left(self) -> Room:
         """The unspent room, including what is reserved."""
-        return self.limit.without(self.spent)
+        left = self.limit.without(self.spent)
+        for budget in self._outer:
+            left = least_room(left, budget.limit.without(budget.spent))
+        return left
+
+    @property
+    def free(self) -> Room:
+        """The room that is neither spent nor reserved."""
+        free = self.limit.without(self.spent.plus(self.reserved))
+        for budget in self._outer:
+            free = least_room(free, budget.limit.without(budget.spent.plus(budget.reserved)))
+        return free
 
     def reserve(self, worst: Amount) -> Share | None:
         """Reserve the most a call may use. If no other call holds a share, a larger amount gets all that is left."""
-        free = self.left.without(self.reserved)
-        if self._held and not free.holds(worst):
+        budgets = (self, *self._outer)
+        free = self.free
+        if not free.holds(worst) and any(budget._shares for budget in budgets):
             return None
         self._number += 1
         grant = self._held[self._number] = free.most(worst)
-        self.reserved = self.reserved.plus(grant)
-        nanos = None if self.limit.nanos is None else grant.nanos
-        return Share(self._number, Room(nanos, None if self.limit.tokens is None else grant.tokens))
+        for budget in budgets:
+            budget.reserved = budget.reserved.plus(grant)
+            budget._shares += 1
+        nanos = None if free.nanos is None else grant.nanos
+        return Share(self._number, Room(nanos, None if free.tokens is None else grant.tokens))
 
     def settle(self, share: Share, used: Amount) -> None:
         """Book what a call used. Raises ``KeyError`` if the share was already settled."""
         self.release(share)
-        self.spent = self.spent.plus(used)
+        self.spend(used)
+
+    def spend(self, used: Amount) -> None:
+        """Book what was used without a share."""
+        for budget in (self, *self._outer):
+            budget.spent = budget.spent.plus(used)
 
     def release(self, share: Share) -> None:
         """Return an unused share."""
-        self.reserved = self.reserved.without(self._held.pop(share.number))
+        grant = self._held.pop(share.number)
+        for budget in (self, *self._outer):
+            budget.reserved = budget.reserved.without(grant)
+            budget._shares -= 1
 
 
 def room_of(budget: Budget) -> Room:
