@@ -11,7 +11,7 @@ from typing import Any, Self
 import anyio
 import pytest
 
-from routewright import ProviderFault, Router, Settings
+from routewright import Catalogue, ProviderFault, Router, Settings
 from routewright.backends.clock import SystemClock
 from routewright.errors import RouterTimeoutError
 from routewright.wire import Chunk, Delta, Finish, Model, UpstreamCall, Usage
@@ -160,7 +160,9 @@ ODD = [Silent, SwallowsTwo, Converts, FailsInAGroup, WaitsInScopes]
 
 
 def router(first: Fine, second: Fine) -> Router:
-    return Router(providers=[first, second], settings=Settings(clock=SystemClock(), rng=Random(7)))
+    return Router(
+        providers=[first, second], catalogue=Catalogue(()), settings=Settings(clock=SystemClock(), rng=Random(7))
+    )
 
 
 async def ask(router: Router, *, streamed: bool) -> str:

@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from routewright import (
+    Catalogue,
     MemoryStorage,
     PatternGuardrail,
     Policy,
@@ -137,7 +138,12 @@ def shop(answer: Any = None, *, cache: Any = None, settings: dict[str, Any] | No
             part.clock = clock
     provider = ScriptedProvider(numbered, models=[GOOD], clock=clock)
     made = Settings(clock=clock, rng=chance, cache=CacheSettings(**{"judge_usd_a_day": 0, **(settings or {})}))
-    return Shop(Router(providers=[provider], cache=cache, settings=made, **router), provider, clock, chance)
+    return Shop(
+        Router(providers=[provider], catalogue=Catalogue(()), cache=cache, settings=made, **router),
+        provider,
+        clock,
+        chance,
+    )
 
 
 def span_of(answer: Any) -> CacheSpan:
@@ -238,7 +244,7 @@ async def test_other_providers_make_another_partition() -> None:
     cache, clock = MemoryCache(), FakeClock()
     for models in ([GOOD], [GOOD, SPARE]):
         providers = [ScriptedProvider(["an answer"], models=[model], clock=clock) for model in models]
-        router = Router(providers=providers, cache=cache, settings=Settings(clock=clock))
+        router = Router(providers=providers, catalogue=Catalogue(()), cache=cache, settings=Settings(clock=clock))
         assert not (await router.route("Why?", cache=EXACT)).routing.cache_hit
 
 
@@ -714,7 +720,9 @@ async def test_cancelled_at_any_await_a_look_up_holds_nothing(form: str, found: 
         bank = await Bank(*[[Pause(0.1), *ANSWER]] * 4, terms=[account(monthly_nanos=10**9, plan="free")]).open()
         slow = Dawdling(bank.clock)
         settings = Settings(clock=bank.clock, rng=Chance(), cache=CacheSettings(embedder=slow, judge_usd_a_day=0))
-        router = Router(providers=[bank.good], storage=bank.storage, cache=slow, settings=settings)
+        router = Router(
+            providers=[bank.good], catalogue=Catalogue(()), storage=bank.storage, cache=slow, settings=settings
+        )
         kept = router.as_caller(ACME)
         question = SIMILAR if found == "near" else LOG_IN
         if found in ("hit", "near"):
@@ -817,7 +825,9 @@ async def test_cancelled_at_any_await_a_refusal_delays_no_call(form: str) -> Non
         bank = await Bank([*ANSWER], terms=[account(monthly_nanos=10)]).open()
         slow = Dawdling(bank.clock)
         settings = Settings(clock=bank.clock, rng=Chance(), cache=CacheSettings(embedder=slow, judge_usd_a_day=0))
-        router = Router(providers=[bank.good], storage=bank.storage, cache=slow, settings=settings).as_caller(ACME)
+        router = Router(
+            providers=[bank.good], catalogue=Catalogue(()), storage=bank.storage, cache=slow, settings=settings
+        ).as_caller(ACME)
 
         async def begin(router: Router = router) -> None:
             if form == "plain":

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from routewright import Router, Settings
+from routewright import Catalogue, Router, Settings
 from routewright.cache import CacheSettings, MemoryCache
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.wire import CacheOpts, CacheSpan, Caller, UpstreamCall
@@ -32,7 +32,7 @@ def a_router(cache: Any) -> Router:
     clock = FakeClock()
     settings = Settings(clock=clock, rng=Random(3), cache=CacheSettings(judge_usd_a_day=0))
     provider = ScriptedProvider(answered, models=[GOOD], clock=clock)
-    return Router(providers=[provider], cache=cache, settings=settings)
+    return Router(providers=[provider], catalogue=Catalogue(()), cache=cache, settings=settings)
 
 
 async def told_to_b(router: Router, count: int, *, poisoned: bool) -> list[Any]:

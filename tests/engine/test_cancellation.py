@@ -8,7 +8,7 @@ from contextlib import suppress
 import anyio
 import pytest
 
-from routewright import MemoryStorage, Model, ProviderFault, Router, Settings
+from routewright import Catalogue, MemoryStorage, Model, ProviderFault, Router, Settings
 from routewright.backends.clock import SystemClock
 from routewright.testing import Pause, ScriptedProvider
 from routewright.wire import Chunk, Delta, Finish, Usage
@@ -263,7 +263,7 @@ async def test_a_cancellation_that_a_provider_sends_again_does_not_take_the_fall
     ]
     good = CancellingAgain([STUCK], models=models[:1], clock=clock)
     spare = ScriptedProvider([said(Delta("Blue."), Finish("stop"))], models=models[1:], clock=clock)
-    router = Router(providers=[good, spare], settings=Settings(clock=clock))
+    router = Router(providers=[good, spare], catalogue=Catalogue(()), settings=Settings(clock=clock))
 
     async def clean_up() -> str:
         with suppress(asyncio.CancelledError):

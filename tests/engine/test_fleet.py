@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from routewright import Model, Pricing, Router, Settings
+from routewright import Catalogue, Model, Pricing, Router, Settings
 from routewright._core.attempts.health import LOOK_EVERY_S, health_snapshot
 from routewright._core.attempts.journal import FOLDED_AT, MOST_WAITING
 from routewright._core.attempts.statistics import Entry
@@ -65,7 +65,7 @@ class Terse(ScriptedProvider):
 async def test_unsupported_features_go_to_another_model() -> None:
     clock = FakeClock()
     good, spare = Terse(["?"] * 2, models=[GOOD]), ScriptedProvider(["?"], models=[SPARE])
-    router = Router(providers=[good, spare], settings=Settings(clock=clock))
+    router = Router(providers=[good, spare], catalogue=Catalogue(()), settings=Settings(clock=clock))
     assert (await router.route("Hello", goal="quality")).routing.selected_model == GOOD.id
     answer = await router.route("Hello", goal="quality", params={"seed": 1})
     assert answer.routing.selected_model == SPARE.id
@@ -369,7 +369,7 @@ def test_threads_see_whole_snapshots_while_health_is_published(full: bool) -> No
     fleet = fleet_of(60, SystemClock())
     errors: list[BaseException] = []
     found: list[tuple[DecisionInput, Plan, Board]] = []
-    stop = time.monotonic() + (20 if full else 2)
+    stop = time.monotonic() + (20 if full else 1)
 
     def call(seed: int) -> None:
         chance = Random(seed)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from routewright import (
     Caller,
     Capture,
+    Catalogue,
     MemoryStorage,
     Model,
     NoCandidates,
@@ -71,7 +72,12 @@ class Sparing(PackedTokenCounter):
 
 def attacked(clock: FakeClock, guardrail: PatternGuardrail, **settings: Any) -> tuple[Router, ScriptedProvider]:
     provider = ScriptedProvider(lambda call: "Fine.", models=[ROOMY], clock=clock)
-    return Router(providers=[provider], guardrails=[guardrail], settings=Settings(clock=clock, **settings)), provider
+    return Router(
+        providers=[provider],
+        catalogue=Catalogue(()),
+        guardrails=[guardrail],
+        settings=Settings(clock=clock, **settings),
+    ), provider
 
 
 async def test_a_prompt_that_no_model_takes_is_refused_before_guardrails_and_capture() -> None:
@@ -129,7 +135,7 @@ async def test_a_text_of_many_characters_and_few_tokens_is_taken(text: str) -> N
     clock = FakeClock()
     model = replace(ROOMY, context_window=200_000, tokenizer="o200k_base")
     provider = ScriptedProvider(lambda call: "Fine.", models=[model], clock=clock)
-    router = Router(providers=[provider], settings=Settings(clock=clock))
+    router = Router(providers=[provider], catalogue=Catalogue(()), settings=Settings(clock=clock))
     assert (await router.route(text)).output == "Fine."
 
 
@@ -137,7 +143,7 @@ async def test_a_text_of_many_characters_and_few_tokens_is_taken(text: str) -> N
 async def test_a_search_ends_at_the_deadline(form: str) -> None:  # by the real clock: a search is no wait
     guardrail = Watched("card")
     provider = ScriptedProvider(lambda call: ATTACK, models=[ROOMY])
-    router = Router(providers=[provider], guardrails=[guardrail])
+    router = Router(providers=[provider], catalogue=Catalogue(()), guardrails=[guardrail])
     with pytest.raises(RouterTimeoutError):
         await router.route(ATTACK if form == "request" else "hi", timeout_ms=60)
     assert guardrail.searched < PIECES / 2

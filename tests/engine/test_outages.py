@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from routewright import MemoryStorage, Model, Policy, ProviderFault, Router, Settings
+from routewright import Catalogue, MemoryStorage, Model, Policy, ProviderFault, Router, Settings
 from routewright._engine.outages import Outages
 from routewright._engine.part import Part
 from routewright.errors import UpstreamFailed
@@ -45,7 +45,11 @@ class Town:
             ScriptedProvider(lambda call: ANSWER, models=[SPARE], clock=self.clock),
         ]
         self.router = Router(
-            providers=providers, settings=Settings(clock=self.clock), storage=MemoryStorage(), policies=[BEST]
+            providers=providers,
+            catalogue=Catalogue(()),
+            settings=Settings(clock=self.clock),
+            storage=MemoryStorage(),
+            policies=[BEST],
         )
 
     async def ask(self, times: int = 1, every_s: float = 1.0) -> None:
@@ -175,7 +179,7 @@ async def test_a_part_that_calls_can_do_without_is_logged_when_it_rests_and_when
 
 async def test_a_server_that_comes_and_goes_is_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
     clock, box = FakeClock(autojump=False), Box([GOOD])
-    async with Router(providers=[box], settings=Settings(clock=clock)) as router:
+    async with Router(providers=[box], catalogue=Catalogue(()), settings=Settings(clock=clock)) as router:
         await router.route("hi")
         for minute in range(120):
             box.has = [GOOD] if minute % 2 else ProviderFault("connect", f"box is away:\nfault {minute}")

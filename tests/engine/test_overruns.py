@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from routewright import Agent, Model, Router, RouterError, Settings
+from routewright import Agent, Catalogue, Model, Router, RouterError, Settings
 from routewright._core.attempts.health import SharedHealth
 from routewright._core.attempts.statistics import added
 from routewright._core.catalogue.models import snapshot
@@ -206,7 +206,7 @@ async def test_a_run_ends_after_its_call_was_billed_above_the_budget() -> None:
 
     able = replace(ONE, modalities=("text", "tool"))
     provider = ScriptedProvider(script, models=[able], clock=clock)
-    router = Router(providers=[provider], settings=Settings(clock=clock))
+    router = Router(providers=[provider], catalogue=Catalogue(()), settings=Settings(clock=clock))
     result = await Agent(router, tools=[add], total_budget_usd=0.004, params=CAP).run("go")
     assert (result.status, len(provider.calls)) == ("budget_exceeded", 1)
     assert result.summary.total_cost_usd == pytest.approx(0.0089)
@@ -219,7 +219,7 @@ async def test_a_decision_after_an_overrun_replays() -> None:
     clock = FakeClock()
     spare = Bank(spare=[["x"]]).spare
     provider = ScriptedProvider(Biller(50.0), models=[ONE], clock=clock)
-    router = Router(providers=[provider, spare], settings=Settings(clock=clock))
+    router = Router(providers=[provider, spare], catalogue=Catalogue(()), settings=Settings(clock=clock))
     budget: Any = {"maxCostUsd": 0.004}
     first = await router.route("hi", goal="quality", params=CAP, budget=budget)
     spare._turns = iter([[Delta("x"), Usage(1, 1), Finish("stop")]])

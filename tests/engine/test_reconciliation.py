@@ -14,7 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright import MemoryStorage, ProviderFault, RateLimited, Router, RouterError, Settings, SqliteStorage
+from routewright import (
+    Catalogue,
+    MemoryStorage,
+    ProviderFault,
+    RateLimited,
+    Router,
+    RouterError,
+    Settings,
+    SqliteStorage,
+)
 from routewright.protocols import LimitingStorage
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.testing.provider import Line, Pause
@@ -100,7 +109,9 @@ class Stage:
         self.storage, self.clock = storage, clock
         self._left: dict[str, list[str]] = {}
         providers = [ScriptedProvider(self._does, models=[model], clock=clock) for model in (ONE, SPARE)]
-        self.router = Router(providers=providers, storage=storage, settings=Settings(clock=clock))
+        self.router = Router(
+            providers=providers, catalogue=Catalogue(()), storage=storage, settings=Settings(clock=clock)
+        )
 
     def _does(self, call: UpstreamCall) -> Any:
         left = self._left[str(call.messages[-1].content)]

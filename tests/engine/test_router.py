@@ -115,7 +115,7 @@ def test_a_decision_whose_snapshots_are_gone_cannot_be_replayed() -> None:
 
 
 def test_models_say_whether_they_can_be_called() -> None:
-    status = {model.id: model.availability.status for model in House(["x"]).router.models()}
+    status = {model.id: model.availability.status for model in House(["x"], catalogue=Catalogue()).router.models()}
     assert status["good/one"] == "available"
     assert status["openai/gpt-4o"] == "unavailable"
 

@@ -83,7 +83,7 @@ class TestSharedLimits(AccountsContract):
     def make(self, clock: FakeClock) -> Any:
         return Limited(RedisCoordination(self.redis.url, clock=clock), clock)
 
-    @pytest.mark.parametrize("seed", range(10))
+    @pytest.mark.parametrize("seed", range(3))
     async def test_a_random_history_matches_the_model(self, till: Till, clock: FakeClock, seed: int) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
@@ -92,6 +92,7 @@ class TestSharedLimits(AccountsContract):
             await Walk(till.limiting, clock, Random(seed)).go(300)
 
 
+@pytest.mark.full
 class TestSharedLimitsBesidePostgres(Windows, Budgets):
     most_paid = THREADS
 

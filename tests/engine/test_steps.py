@@ -556,7 +556,7 @@ def by_steps(turns: list[list[Line]], options: Any) -> Any:
         HostedProvider("good", models=[GOOD], fetches_urls="callers"),
         HostedProvider("spare", models=[SPARE], fetches_urls="callers"),
     ]
-    host = Host(providers=providers, catalogue=None, policies=[LENIENT])
+    host = Host(providers=providers, policies=[LENIENT])
     script = played(turns)
 
     def answer(call: StepCall) -> Iterator[Chunk]:
