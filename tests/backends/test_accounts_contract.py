@@ -23,7 +23,7 @@ from tests.contracts.storage.accounts_model import AccountsWalk
 from tests.contracts.storage.admission import AccountsSuite, Budgets, Windows
 from tests.contracts.storage.owners import Owners
 from tests.contracts.storage.samples import AT_S, DAY_S, Till
-from tests.contracts.storage.settlement import Accounting, Histories, Idempotency, Settling
+from tests.contracts.storage.settlement import Histories, Settling
 from tests.contracts.storage.suites import AccountsContract
 
 from .account_storages import KINDS, Place, at_once, empty_store, tills_of
@@ -73,9 +73,9 @@ class TestSqliteAccounts(InFile, AccountsContract):
     pass
 
 
-class TestSqliteAccountsInThreads(InFile, Windows, Budgets, Settling, Idempotency, Accounting, Histories, Owners):
-    """The same with the threads of the storage, except for ``Queues``: while a thread works, the clock of the tests
-    takes its caller for idle."""
+class TestSqliteAccountsInThreads(InFile, Windows, Budgets, Settling, Histories, Owners):
+    """What may race with the threads of the storage, except for ``Queues``: while a thread works, the clock of the
+    tests takes its caller for idle."""
 
     def make(self, clock: FakeClock) -> SqliteStorage:
         clock.virtual = False

@@ -109,7 +109,7 @@ def test_any_failing_statement_is_a_typed_error_and_leaves_nothing_half_written(
     tmp_path: Path, fault: str, action: str, full: bool
 ) -> None:
     usual = ("full", "put")
-    step = 1 if full else 9 if (fault, action) == usual else 13 if fault == "full" or action == "put" else 29
+    step = 1 if full else 9 if (fault, action) == usual else 19 if fault == "full" or action == "put" else 41
     for opened in (True, False) if step < 13 else (True,):
         failed, at = 0, 1 + list(FAULTS).index(fault) % step
         while anyio.run(_fail_at, tmp_path / "traces.db", at, fault, ACTIONS[action], opened):
@@ -175,7 +175,7 @@ async def _fill(path: Path) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_failure_while_a_file_is_created_can_be_recovered(tmp_path: Path, fault: str, full: bool) -> None:
-    step = 1 if full else 3 if fault == "full" else 23
+    step = 1 if full else 5 if fault == "full" else 31
     at = 1 + list(FAULTS).index(fault) % step
     while anyio.run(_fail_to_make, tmp_path / f"{at}.db", at, fault):
         at += step

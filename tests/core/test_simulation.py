@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routewright import Model, Pricing
@@ -59,6 +59,7 @@ inputs = st.builds(
 )
 
 
+@settings(max_examples=4)
 @given(st.lists(inputs, min_size=60, max_size=90))
 def test_choices_of_a_class_are_those_of_its_requests_alone(requests: list[DecisionInput]) -> None:
     simulation = Simulation(SNAPSHOTS, transform=lambda models: models)  # decides everything again

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from routewright import Caller, Model, Router, Settings
+from routewright import Caller, Catalogue, Model, Router, Settings
 from routewright.backends.clock import SystemClock
 from routewright.errors import ProviderFault
 from routewright.protocols import Clock
@@ -49,7 +49,7 @@ class House:
     def __init__(self, *script: Any, clock: Clock | None = None, limits: HttpLimits = LIMITS) -> None:
         self.clock = clock or FakeClock()
         self.provider = Counted(list(script) or [LONG], models=[MODEL], clock=self.clock)
-        self.router = Router(providers=[self.provider], settings=Settings(clock=self.clock))
+        self.router = Router(providers=[self.provider], catalogue=Catalogue(()), settings=Settings(clock=self.clock))
         self.app: App = create_app(self.router, authenticate=lambda scope: Caller(), limits=limits)
 
     async def serve(self, client: Client) -> None:
@@ -240,7 +240,10 @@ async def test_a_disconnect_ends_decisions_and_token_counts(path: str) -> None:
             return 1
 
     provider = ScriptedProvider([], models=[replace(MODEL, context_window=1_500)])
-    app = create_app(Router(providers=[provider], settings=Settings(tokens=Slow())), authenticate=lambda _: Caller())
+    app = create_app(
+        Router(providers=[provider], catalogue=Catalogue(()), settings=Settings(tokens=Slow())),
+        authenticate=lambda _: Caller(),
+    )
     asked = {"model": MODEL.id} if path.startswith("/anthropic") else {}
     client = Client(msgspec.json.encode({"messages": [{"role": "user", "content": "word " * 800}], **asked}))
     async with anyio.create_task_group() as group:

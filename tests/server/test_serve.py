@@ -134,6 +134,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
         assert server.process.wait(3) == 0
 
 
+@pytest.mark.full
 def test_a_server_stopped_during_the_start_logs_no_traceback(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         server.until(lambda: server.children)
@@ -248,6 +249,7 @@ def test_tls_is_1_2_or_higher_and_speaks_http_1_1(tmp_path: Path) -> None:
             pass
 
 
+@pytest.mark.full
 def test_an_in_memory_store_survives_a_reload_and_its_keys_survive_a_worker(tmp_path: Path) -> None:
     with serving(tmp_path, "--store", "memory:") as server:
         key = server.keys["test"]

@@ -14,7 +14,7 @@ import anyio
 import msgspec
 import pytest
 
-from routewright import MemoryStorage, Model, RateLimits, Router
+from routewright import Catalogue, MemoryStorage, Model, RateLimits, Router
 from routewright.backends.clock import SystemClock
 from routewright.testing import ScriptedProvider
 from routewright.testing.provider import Line, Pause, Turn
@@ -64,7 +64,7 @@ async def leave(url: str, key: str, after_s: float, stream: bool) -> bytes:
 def test_a_call_left_at_any_moment_holds_nothing_and_is_charged(full: bool, stream: bool) -> None:
     moments, chance = 200 if full else 15, Random(7)
     storage, provider = MemoryStorage(), ScriptedProvider(slow, models=[MODEL], clock=SystemClock())
-    site = Site(Router(providers=[provider], storage=storage), storage=storage)
+    site = Site(Router(providers=[provider], catalogue=Catalogue(()), storage=storage), storage=storage)
     key = site.key(account_monthly_limit_usd=10.0, account_limits=RateLimits(concurrency=AT_ONCE))
     whole_s = WORDS * GAP_S * 1.5
 
