@@ -82,7 +82,7 @@ async def test_racing_changes_leave_a_serial_history(postgres_server: PostgresSe
     create(Address(url))
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(AUDIT.encode())
-        race = program(RACE, url, PROCESSES, 60 if full else 15)
+        race = program(RACE, url, PROCESSES, 60 if full else 8)
         ended = await anyio.run_process(race)
         counts = [line.split() for line in ended.stdout.decode().splitlines()]
         bodies = connection.execute("SELECT body FROM audit ORDER BY n").fetchall()

@@ -76,7 +76,8 @@ WAYS: tuple[Way, ...] = ("plain", "events", "text")
 
 
 @pytest.mark.parametrize(
-    ("position", "anyio_backend"), [("first", "asyncio"), ("first", "trio"), ("second", "asyncio")]
+    ("position", "anyio_backend"),
+    [("first", "asyncio"), pytest.param("first", "trio", marks=pytest.mark.full), ("second", "asyncio")],
 )
 async def test_every_fault_ends_as_its_row_of_the_table_says(any_name: str, position: Position) -> None:
     for way in WAYS:

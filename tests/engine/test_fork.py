@@ -213,7 +213,7 @@ def test_a_child_follows_a_file_of_policies_from_its_first_use_on() -> None:
     run_script(code)
 
 
-@pytest.mark.parametrize("kind", ["stream", "steps"])
+@pytest.mark.parametrize("kind", ["stream", pytest.param("steps", marks=pytest.mark.full)])
 def test_a_child_that_drops_a_call_leaves_its_bill_to_the_parent(kind: str, tmp_path: Path) -> None:
     code = f"""
         import gc
