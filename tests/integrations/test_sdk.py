@@ -81,6 +81,20 @@ def test_plain_sdks_are_answered_and_streamed_without_a_server() -> None:
             assert stream.get_final_text() == "Hello there, you"
 
 
+async def test_requests_in_a_run_are_part_of_it() -> None:
+    async with Router.sandbox(ANSWERS) as router:
+        client = openai_of(router)
+        async with router.run(total_budget_usd=0.01) as run:
+            await client.chat.completions.create(**CHAT)
+            _ = [chunk async for chunk in await client.chat.completions.create(**CHAT, stream=True)]
+        assert len((await router.trace(run.trace_id)).children) == 2
+        plain = OpenAI(http_client=router_client(router.blocking), api_key="-")
+        with router.blocking.run() as run:
+            plain.chat.completions.create(**CHAT)
+            _ = [*plain.chat.completions.create(**CHAT, stream=True)]
+        assert len((await router.trace(run.trace_id)).children) == 2
+
+
 @pytest.mark.parametrize(
     "base_url", ["http://any/v1", "http://any/openai/v1", "http://any/v1/", "https://gateway.example/llm/v1"]
 )
