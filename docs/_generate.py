@@ -192,8 +192,8 @@ FURTHER_NAMES = {
         "RequestLike RouterRun StepCall StepDone StepWait Steps Subscription WhyNot decode_request"
     ),
     "routewright.integrations.langchain": "ChatRoutewright",
+    "routewright.integrations.openai_agents": "RouterModel RouterProvider",
     "routewright.integrations.otel": "OpenTelemetry",
-    "routewright.integrations.pydantic_ai": "RouterModel RouterModelSettings",
     "routewright.integrations.sdk": "router_client",
     "routewright.server": "AccessLog Admin App Exchange HttpLimits Observer create_admin create_app sse_response",
     "routewright.server.metrics": "Metrics",

@@ -33,7 +33,6 @@ from routewright import (
 )
 from routewright.errors import InsufficientBalance, PermissionDenied, QuotaExhausted, UpstreamFailed
 from routewright.protocols import ToolContext
-from routewright.router import StepCall
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.testing.provider import Pause
 from routewright.wire import (
@@ -85,14 +84,8 @@ def nanos(cost_usd: float) -> int:
     return round(cost_usd * 1e9)
 
 
-async def by_steps(router: Router) -> None:
-    with router.steps("hi") as steps:
-        while isinstance(steps.next(), StepCall):
-            steps.feed([Delta("done"), Usage(5, 100), Finish("stop")])
-
-
 @pytest.mark.parametrize("limited", [False, True], ids=["free", "limited"])
-@pytest.mark.parametrize("way", [*WAYS, by_steps], ids=lambda way: way.__name__)
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 async def test_a_call_in_the_block_is_in_its_budget_sum_and_tree(way: Any, limited: bool) -> None:
     storage = MemoryStorage()
     router = router_of(storage)
@@ -121,10 +114,7 @@ async def test_runs_of_every_storage_keep_within_their_budgets(
 ) -> None:
     urls = {"memory": "memory:", "sqlite": f"sqlite:///{tmp_path}/store.db"}
     storage = open_storage(urls.get(kind) or request.getfixturevalue("postgres"))
-    terms = Account(name="acme", created_at="2026-01-01T00:00:00.000Z", limits=RateLimits(concurrency=1))
-    await storage.apply("acme", [PutAccount(terms)])
-    async with router_of(storage) as plain_router:
-        router = plain_router.as_caller(ACME)
+    async with router_of(storage) as router:
         with suppress(QuotaExhausted):
             async with router.run(total_budget_usd=0.0005) as run:
                 await router.route("hi", params=CAP)
@@ -138,10 +128,7 @@ async def test_runs_of_every_storage_keep_within_their_budgets(
         assert (trace.status, nanos(trace.cost_usd)) == ("budget_exceeded", 4 * STEP)
         assert nanos((await trace_of(router, inner)).cost_usd) == 2 * STEP
         usage = await router.traces.usage()
-        rows = await storage.scan("acme", LedgerRows(), after=None, limit=10)
-        assert nanos(usage.totals.cost_usd) == sum(row.cost_nanos for row in rows) == 4 * STEP
-        async with router.run():  # the slot is free
-            await router.route("hi")
+        assert nanos(usage.totals.cost_usd) == 4 * STEP
 
 
 @pytest.mark.parametrize("kind", ["production", "sandbox", "within"])
