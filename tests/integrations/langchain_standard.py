@@ -78,6 +78,12 @@ MODELS = [
 ROUTER = Router(providers=[ScriptedProvider(answer, models=MODELS)])
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "structured" in metafunc.function.__name__ and "structured_output_method" in metafunc.fixturenames:
+        methods = ["json_schema", "function_calling", "json_mode"]
+        metafunc.parametrize("structured_output_method", methods, indirect=True)
+
+
 class Capabilities:
     chat_model_class = ChatRoutewright
     chat_model_params = {"router": ROUTER, "model": "anthropic/one"}  # noqa: RUF012
@@ -101,9 +107,9 @@ class TestUnits(Capabilities, ChatModelUnitTests):  # type: ignore[misc]
 class TestCalls(Capabilities, ChatModelIntegrationTests):  # type: ignore[misc]
     method: str
 
-    @pytest.fixture(autouse=True, params=["json_schema", "function_calling", "json_mode"])
+    @pytest.fixture(autouse=True)
     def structured_output_method(self, request: pytest.FixtureRequest) -> None:
-        self.method = request.param
+        self.method = getattr(request, "param", "json_schema")
 
     @pytest.fixture(autouse=True)
     def local_files(self, monkeypatch: pytest.MonkeyPatch) -> None:

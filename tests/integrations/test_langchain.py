@@ -61,6 +61,7 @@ from .upstreams import BROKEN, FAULT, PLAIN, RESCUED, SIGNED, STRUCTURED, THOUGH
 pytestmark = pytest.mark.anyio
 PNG = "iVBORw0KGgo="
 SUITE = Path(__file__).with_name("langchain_standard.py")
+AGENTS = SUITE.with_name("langchain_agents.py")
 SKIPPED = {"test_init_from_env": "no variable names a Router", "test_serdes": "a Router cannot be serialised"}
 
 
@@ -278,6 +279,18 @@ async def test_usage(streams: bool) -> None:
     assert (facts["model_name"], facts["finish_reason"], facts["cache_hit"]) == ("anthropic/one", "stop", False)
     if not streams:
         assert counter.usage_metadata["anthropic/one"]["total_tokens"] == 17
+
+
+async def test_the_calls_of_a_run_share_its_purse_and_trace() -> None:
+    model, _ = model_of([TOOL, PLAIN, PLAIN])
+    async with model.router.run(total_budget_usd=0.05) as run:
+        messages = await run_agent(model, "How warm is Rome?")
+    answers = [message.response_metadata for message in messages if isinstance(message, AIMessage)]
+    assert run.cost_usd == pytest.approx(sum(facts["cost_usd"] for facts in answers))
+    assert (await model.router.trace(run.trace_id)).children == [facts["trace_id"] for facts in answers]
+    async with model.router.run(total_budget_usd=0.000001):
+        with pytest.raises(ModelPermissionDeniedError):
+            await model.ainvoke("?")
 
 
 # --- settings
@@ -502,14 +515,25 @@ async def test_retries_of_langchain_see_which_errors_may_pass() -> None:
     assert len(provider.calls) == 5
 
 
-# --- LangChain's own tests
+# --- LangChain's own tests, and its agents, which are not installed beside the others
 
 
-def test_langchains_standard_tests_pass() -> None:
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, str]:
     plugins = ["pytest_asyncio.plugin", "pytest_benchmark.plugin", "pytest_recording.plugin", "syrupy"]
-    outcomes = frameworks.outcomes(str(SUITE), "--noconftest", "-o", "asyncio_mode=auto", plugins=plugins)
-    assert len(outcomes) > 150
-    assert {
-        name: outcome for name, outcome in outcomes.items() if outcome != frameworks.PASSED and name not in SKIPPED
-    } == {}
-    assert all(outcomes[name].startswith("skipped") for name in SKIPPED)
+    files = [str(SUITE), str(AGENTS)]
+    return frameworks.outcomes(*files, "--noconftest", "-o", "asyncio_mode=auto", plugins=plugins)
+
+
+def test_langchains_standard_tests_pass(outcomes: dict[str, str]) -> None:
+    assert len(outcomes) > 75
+    failures = {name: outcome for name, outcome in outcomes.items() if outcome != frameworks.PASSED}
+    assert {name: outcome for name, outcome in failures.items() if name not in SKIPPED} == {}
+    assert all(failures[name].startswith("skipped") for name in SKIPPED)
+
+
+@pytest.mark.parametrize("name", frameworks.list_tests(AGENTS))
+def test_with_an_agent(name: str, outcomes: dict[str, str]) -> None:
+    own = {case: outcome for case, outcome in outcomes.items() if name in (case, case.partition("[")[0])}
+    assert own, "it was not run"
+    assert {*own.values()} == {frameworks.PASSED}
