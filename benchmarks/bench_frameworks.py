@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 NAMES = {"google_adk": "Google ADK"}
 APART = ("google_adk",)
 """Not installed beside the others."""
-AGENT_TARGET = "1.15 × the floor"
+WHAT = {"call": "a call", "agent": "an agent's run"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -28,13 +28,12 @@ def test_model_object(name: str, effort: Effort, report: Report) -> None:
     environment = dict(os.environ)
     if name in APART:
         environment["PYTHONPATH"] = os.pathsep.join([str(install()), os.environ.get("PYTHONPATH", "")])
-    rounds, calls = (25, 100) if effort.runs > 1 else (1, 1)
-    command = [sys.executable, "-m", f"benchmarks.frameworks.{name}", str(rounds), str(calls)]
+    rounds = 100 if effort.runs > 1 else 1
+    command = [sys.executable, "-m", f"benchmarks.frameworks.{name}", str(rounds)]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2_000:]
     figures: dict[str, list[float]] = json.loads(done.stdout.splitlines()[-1])
-    for what, target in (("call", ""), ("agent", AGENT_TARGET)):
-        question = Question(f"{NAMES[name]}: a {what}'s run" if what == "agent" else f"{NAMES[name]}: a call", target)
-        floor, ours = figures[what]
+    for what, (floor, ours) in figures.items():
+        question = Question(f"{NAMES[name]}: {WHAT[what]}", "1.15 × the floor" if what == "agent" else "")
         report.add(question, "floor", Figure("µs", floor))
         report.add(question, "routewright", Figure("µs", ours))

@@ -543,6 +543,37 @@ async def test_an_output_schema_works_beside_tools() -> None:
     assert json.loads(events[-1].content.parts[0].text) == {"city": "Rome", "degrees": 21}
 
 
+@pytest.mark.parametrize("config", [None, SSE], ids=["plain", "stream"])
+async def test_an_agent_within_a_run_shares_its_purse_and_its_trace(config: RunConfig | None) -> None:
+    router, _ = scripted([TOOL, PLAIN])
+    async with router:
+        async with router.run(total_budget_usd=1.0) as run:
+            events = await run_agent(Agent(name="helper", model=RouterLlm(router), tools=[weather]), config=config)
+        trace = await router.trace(run.trace_id)
+    calls = [event.custom_metadata["routewright"] for event in events if event.custom_metadata]
+    assert len(calls) == 2
+    assert trace.children == [call["trace_id"] for call in calls]
+    assert run.cost_usd == pytest.approx(sum(call["cost_usd"] for call in calls))
+
+
+async def test_an_agent_that_spends_the_budget_of_a_run_is_stopped() -> None:
+    router, provider = scripted([[*TOOL[:2], Usage(9_000, 8), Finish("tool_calls")], PLAIN])
+    async with router, router.run(total_budget_usd=0.01):
+        with pytest.raises(ClientError) as refusal:
+            await run_agent(Agent(name="helper", model=RouterLlm(router), tools=[weather]))
+    assert (refusal.value.code, refusal.value.status) == (402, "quota_exhausted")
+    assert len(provider.calls) == 1
+
+
+async def test_a_repeated_run_with_its_key_gets_the_same_answers() -> None:
+    router, provider = scripted([TOOL, PLAIN])
+    async with router:
+        agent = Agent(name="helper", model=RouterLlm(router, idempotency_key="k"), tools=[weather])
+        first, again = [await run_agent(agent) for _ in range(2)]
+    assert len(provider.calls) == 2
+    assert [event.content for event in again] == [event.content for event in first]
+
+
 async def test_live_connections_are_refused() -> None:
     router, _ = scripted([])
     with pytest.raises(NotImplementedError, match="Live connection is not supported for auto"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -23,3 +25,9 @@ def test_in_a_process_with_google_adk(name: str, results: dict[str, str]) -> Non
     mine = {case: result for case, result in results.items() if name in (case, case.partition("[")[0])}
     assert mine, "it was not run"
     assert not [f"{case}: {result}" for case, result in mine.items() if result != PASSED]
+
+
+@pytest.mark.skipif(find_spec("google.adk") is not None, reason="it is installed")
+def test_without_google_adk_the_extra_is_named() -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'routewright\[google-adk\]'"):
+        importlib.import_module("routewright.integrations.google_adk")
