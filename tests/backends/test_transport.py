@@ -568,11 +568,13 @@ def leave():  # as an interpreter does, but without the parent's loop, which can
     atexit._run_exitfuncs(); gc.collect(); sys.stderr.flush(); os._exit(0)
 """
 ENDINGS = {
-    "asyncio.run": "asyncio.run(use()); asyncio.run(use_own()); asyncio.run(use())",
-    "anyio.run": "anyio.run(use); anyio.run(use_own); anyio.run(use, backend='trio'); trio.run(use_own)",
-    "loop closed by hand": "plain(use).close(); plain(use_own).close(); plain(use).close()",
-    "transport dropped before its loop": "t = AutoTransport(); l = plain(lambda: use(t)); del t; l.close()",
-    "transport in a cycle": "t = AutoTransport(); t.me = t; plain(lambda: use(t)).close(); del t; gc.collect()",
+    "loops ended in every way": """
+asyncio.run(use()); asyncio.run(use_own()); asyncio.run(use())
+anyio.run(use); anyio.run(use_own); anyio.run(use, backend="trio"); trio.run(use_own)
+plain(use).close(); plain(use_own).close(); plain(use).close()
+t = AutoTransport(); l = plain(lambda: use(t)); del t; l.close()  # dropped before its loop
+t = AutoTransport(); t.me = t; plain(lambda: use(t)).close(); del t; gc.collect()  # in a cycle
+""",
     "forked": """
 loop = plain(use)
 if (pid := os.fork()) == 0:
