@@ -70,7 +70,8 @@ BUGS = [
     Bug(
         "a call that is blocked, or cancelled before it runs, keeps its slot",
         "_engine/route.py",
-        "            if admission.grant is not None:\n                admission.release()",
+        "            if admission.grant is not None or admission.in_run is not None:\n"
+        "                admission.release()",
         "            pass",
         "tests/engine/test_hold_release.py",
         "guardrail and plain",
