@@ -77,6 +77,7 @@ _COMMANDS = {
     "serve": ("serve", "answer requests over HTTP at /v1"),
     "models": ("models", "list the available models, or show one"),
     "catalogue": ("catalogue", "import prices into a catalogue file"),
+    "import": ("litellm", "take over the configuration of another gateway"),
     "policies": ("policies", "draft, check, simulate, publish and roll back policies"),
     "what-if": ("simulation", "show what stored traffic would have cost with other models or prices"),
     "traces": ("traces", "list, show, export and delete the traces of a store"),
