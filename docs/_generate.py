@@ -194,6 +194,7 @@ FURTHER_NAMES = {
     "routewright.integrations.langchain": "ChatRoutewright",
     "routewright.integrations.openai_agents": "RouterModel RouterProvider",
     "routewright.integrations.otel": "OpenTelemetry",
+    "routewright.integrations.pydantic_ai": "RouterModel RouterModelSettings",
     "routewright.integrations.sdk": "router_client",
     "routewright.server": "AccessLog Admin App Exchange HttpLimits Observer create_admin create_app sse_response",
     "routewright.server.metrics": "Metrics",
