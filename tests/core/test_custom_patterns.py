@@ -124,7 +124,7 @@ expressions = st.recursive(
 boundaries = st.sampled_from(["", r"\b"])
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(expressions, boundaries, boundaries, st.text("ab1-é \n", max_size=25))
 def test_any_expression_that_is_taken_finds_what_re_finds(body: str, before: str, after: str, text: str) -> None:
     expression = f"{before}{body}{after}"

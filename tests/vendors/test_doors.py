@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
@@ -153,7 +153,6 @@ def parts_of(text: str, cuts: list[int]) -> list[str]:
     return [text[start:end] for start, end in pairwise(places)]
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.one_of(_odd, _sound, st.tuples(_sound, _odd).map("".join)), st.integers(0, 200), _cuts)
 def test_any_pieces_join_to_one_json_object(text: str, size: int, cuts: list[int]) -> None:
     text = text[:size]
@@ -165,13 +164,11 @@ def test_any_pieces_join_to_one_json_object(text: str, size: int, cuts: list[int
     assert json.loads(complete_object(text)) == (tree if joined == text or not text.strip() else {"INVALID_JSON": text})
 
 
-@settings(max_examples=100, deadline=None)
 @given(_sound, _cuts)
 def test_sound_arguments_pass_unchanged(text: str, cuts: list[int]) -> None:
     assert streamed(*parts_of(text, cuts)) == text == complete_object(text)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.text(max_size=9), _json, min_size=1, max_size=4), st.integers(1, 200))
 def test_a_member_that_is_cut_off_is_not_delivered(tree: dict[str, Any], size: int) -> None:
     text = json.dumps(tree)

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright import (
@@ -288,7 +288,6 @@ def test_a_short_key_of_a_local_server_stays_in_its_answers() -> None:
     assert redact("ollama says no") == "****** says no"
 
 
-@settings(max_examples=50)
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_an_answer_without_a_key_is_not_touched(before: str, after: str) -> None:
     redact = Redactor([Secret(KEY)]).answer
@@ -323,7 +322,6 @@ def test_looking_for_keys_costs_next_to_nothing() -> None:
 # --- words on a terminal
 
 
-@settings(max_examples=100)
 @given(st.text())
 def test_printable_text_moves_and_forges_nothing(text: str) -> None:
     kept = printable(text)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright import (
@@ -353,7 +353,6 @@ def test_an_id_that_looks_like_a_shortened_one_is_another() -> None:
 
 
 @given(st.lists(st.text(min_size=1), min_size=1, max_size=6), st.sampled_from(["openai", "mistral", "vllm"]))
-@settings(max_examples=50)
 def test_any_ids_become_different_ids_of_the_hosts_form(ids: list[str], host: str) -> None:
     messages = [Message("user", "a"), calling(*((id, "{}") for id in ids)), *(result(id) for id in ids)]
     call = UpstreamCall(MODELS["chat"], messages, Params(), None, None, None, 9.0)
@@ -719,6 +718,5 @@ def histories(draw: st.DrawFn) -> list[Message]:
 
 @protocols
 @given(histories())
-@settings(max_examples=50)
 def test_any_history_goes_to_each_protocol(protocol: str, messages: list[Message]) -> None:
     body_of(protocol, messages, Tool(name="f"))

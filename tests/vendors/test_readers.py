@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright import CallableProvider, Model, PatternGuardrail, Pricing, Router
@@ -1023,7 +1023,6 @@ def streamed(protocol: Any, texts: list[str], oddities: Oddities) -> list[Any]:
 
 
 @pytest.mark.parametrize("protocol", [chat, blocks, gemini], ids=["chat", "Anthropic", "Gemini"])
-@settings(max_examples=50)
 @given(_words, _oddities, st.integers(0, 400))
 def test_an_answer_is_whole_and_billed_or_a_fault(
     protocol: Any, texts: list[str], oddities: Oddities, missing: int

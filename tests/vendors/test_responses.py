@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright import (
@@ -681,7 +681,6 @@ shuffled = st.deferred(
 )
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_an_answer_is_whole_and_billed_or_a_fault(data: st.DataObject) -> None:
     """Any split of the bytes, any order of fields, any shape, and a break anywhere."""
