@@ -265,6 +265,7 @@ async def test_options_of_the_model_the_run_and_the_call_are_merged() -> None:
         ({"max_output_tokens": 7, "stop_sequences": ["."]}, {"max_output_tokens": 7, "stop": ["."]}),
         ({"seed": 0, "service_tier": "FLEX"}, {"seed": 0, "service_tier": "flex"}),
         ({"service_tier": "standard"}, {"service_tier": "default"}),
+        ({"service_tier": "unspecified"}, {"service_tier": "default"}),
         ({"thinking_config": types.ThinkingConfig(thinking_budget=0)}, {"reasoning": "none"}),
         ({"thinking_config": types.ThinkingConfig(thinking_budget=99)}, {"reasoning": {"max_tokens": 99}}),
         ({"thinking_config": types.ThinkingConfig(thinking_budget=-1)}, {}),
@@ -288,8 +289,9 @@ async def test_fields_of_a_config_are_parameters(config: dict[str, Any], params:
             properties={"city": types.Schema(type="STRING"), "degrees": types.Schema(type="INTEGER")},
             required=["city", "degrees"],
         ),
+        {"type": "OBJECT", "properties": {"city": {"type": "STRING"}, "degrees": {"type": "INTEGER"}}},
     ],
-    ids=["class", "json", "google"],
+    ids=["class", "json", "google", "google as a dict"],
 )
 @pytest.mark.parametrize("field", ["response_schema", "response_json_schema"])
 async def test_any_form_of_a_schema_becomes_a_json_schema(field: str, schema: Any) -> None:
@@ -323,6 +325,11 @@ async def test_tools_are_chosen_as_the_config_says(calling: Any, choice: str | N
     assert set(call.tools[0].function_spec.parameters["properties"]["type"]["type"]) == {"string", "null"}
 
 
+ONLY_SWIM = types.ToolConfig(
+    function_calling_config=types.FunctionCallingConfig(mode="ANY", allowed_function_names=["swim"])
+)
+
+
 async def test_a_choice_without_tools_is_none() -> None:
     calling = types.FunctionCallingConfig(mode="ANY")
     call = await sent([PLAIN], tools=[], tool_config=types.ToolConfig(function_calling_config=calling))
@@ -340,6 +347,9 @@ async def test_a_choice_without_tools_is_none() -> None:
         ({"response_mime_type": "text/x.enum", "response_schema": {"enum": ["a"]}}, "response_mime_type"),
         ({"http_options": types.HttpOptions(extra_body={"contents": []})}, "contents"),
         ({"http_options": types.HttpOptions(extra_body={"routewright": {"goal": "speed"}})}, "goal"),
+        ({"system_instruction": ["a list"]}, "system_instruction"),
+        ({"tools": [print]}, "config.tools"),
+        ({"tools": declared("walk"), "tool_config": ONLY_SWIM}, "tool_choice"),
         ({"tools": [types.Tool(google_search=types.GoogleSearch())]}, "google_search"),
         ({"tools": [*declared("walk"), types.Tool(code_execution=types.ToolCodeExecution())]}, "code_execution"),
     ],
@@ -395,8 +405,10 @@ async def test_parts_of_a_user_are_sent(part: types.Part, content: Any) -> None:
         types.Part.from_uri(file_uri="gs://bucket/a.png", mime_type="image/png"),
         types.Part(file_data=types.FileData(file_uri="https://example.com/unknown")),
         types.Part.from_bytes(data=b"sound", mime_type="audio/flac"),
+        types.Part(inline_data=types.Blob(mime_type="audio/wav")),
+        types.Part(file_data=types.FileData(mime_type="video/mp4")),
     ],
-    ids=["video", "film", "bucket", "unknown", "flac"],
+    ids=["video", "film", "bucket", "unknown", "flac", "no data", "no address"],
 )
 async def test_a_file_that_no_model_reads_is_refused(part: types.Part) -> None:
     with pytest.raises(ClientError) as refusal:

@@ -79,7 +79,7 @@ class RouterLlm(BaseLlm):  # type: ignore[misc]
         config = request.config
         http = config.http_options or types.HttpOptions()
         body = {**(http.extra_body or {})}
-        own = body.pop("routewright", {})
+        own = body.pop("routewright", None) or {}
         for name in config.model_fields_set - SUPPORTED | body.keys():
             if body.get(name, getattr(config, name, None)) is not None:
                 raise ValidationFailed.at(f"config.{name}", "is not supported", "leave it out")
@@ -89,8 +89,10 @@ class RouterLlm(BaseLlm):  # type: ignore[misc]
 
 
 def _messages(request: LlmRequest) -> Iterator[wire.Message]:
-    if instruction := extract_system_instruction(request.config):
-        yield wire.Message("system", instruction)
+    if (instruction := request.config.system_instruction) is not None:
+        if not isinstance(instruction, str | types.Content):
+            raise ValidationFailed.at("config.system_instruction", "is neither a text nor a Content", "pass a text")
+        yield wire.Message("system", extract_system_instruction(request.config) or "")
     for turn, content in enumerate(request.contents):
         parts = list[wire.Part]()
         calls = list[wire.ToolCall]()
@@ -122,8 +124,8 @@ def _file(part: types.Part | types.FunctionResponsePart) -> wire.Part:
     mime_type = (file.mime_type or "unknown").partition(";")[0].lower()
     if not (url := getattr(file, "file_uri", None)):
         if mime_type.startswith("text/"):
-            return wire.TextPart(file.data.decode("utf-8", "replace"))
-        data = b64encode(file.data).decode()
+            return wire.TextPart((file.data or b"").decode("utf-8", "replace"))
+        data = b64encode(getattr(file, "data", None) or b"").decode()
         if mime_type in AUDIO:
             return wire.AudioPart(wire.InputAudio(data, "wav" if "wav" in mime_type else "mp3"))
         url = f"data:{mime_type};base64,{data}"
@@ -145,7 +147,7 @@ def _params(config: types.GenerateContentConfig) -> JsonObject:
     elif config.response_mime_type == "application/json":
         params["response_format"] = {"type": "json_object"}
     if (tier := config.service_tier) is not None:
-        params["service_tier"] = "default" if tier.value == "standard" else tier.value
+        params["service_tier"] = tier.value if tier.value in ("flex", "priority") else "default"
     if (thinking := config.thinking_config) is not None:
         budget = thinking.thinking_budget
         level = thinking.thinking_level and thinking.thinking_level.value.lower()
@@ -154,6 +156,8 @@ def _params(config: types.GenerateContentConfig) -> JsonObject:
 
 
 def _json_schema(schema: types.SchemaUnion) -> JsonObject:
+    if isinstance(schema, dict) and str(schema.get("type")).isupper():
+        schema = types.Schema.model_validate(schema)
     if isinstance(schema, types.Schema):
         schema = schema.json_schema.model_dump(by_alias=True, exclude_none=True, mode="json")
     return schema if isinstance(schema, dict) else TypeAdapter(schema).json_schema()
@@ -164,13 +168,13 @@ def _tools(config: types.GenerateContentConfig) -> JsonObject:
     names = calling and calling.allowed_function_names
     tools = list[wire.Tool]()
     for tool in config.tools or ():
-        if getattr(tool, "model_fields_set", None) != {"function_declarations"}:
+        if not isinstance(tool, types.Tool) or {name for name, value in tool if value} != {"function_declarations"}:
             raise ValidationFailed.at("config.tools", f"has {tool!r}, which only Gemini runs", "use functions")
         for function in tool.function_declarations:
             schema = _json_schema(function.parameters_json_schema or function.parameters or {"type": "object"})
             if not names or function.name in names:
                 tools.append(wire.Tool(function=wire.FunctionSpec(function.name, function.description, schema)))
-    return {"tools": tools, "tool_choice": tools and calling and CHOICES.get(calling.mode)}
+    return {"tools": tools, "tool_choice": config.tools and calling and CHOICES.get(calling.mode)}
 
 
 def _json(value: object) -> str:
