@@ -141,6 +141,14 @@ def _day_of_the_facts() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _garbage_of_a_file() -> Iterator[None]:
+    """Collect it while the file runs, and keep the collector from going through the rest each time."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _no_thread_of_redis_is_left() -> Iterator[None]:
     """Have a test fail that leaves one running: it would go on into the tests after it."""
