@@ -23,12 +23,13 @@ APART = ("google_adk",)
 WHAT = {"call": "a call", "agent": "an agent's run"}
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", NAMES)
 def test_model_object(name: str, effort: Effort, report: Report) -> None:
     environment = dict(os.environ)
     if name in APART:
         environment["PYTHONPATH"] = os.pathsep.join([str(install()), os.environ.get("PYTHONPATH", "")])
-    rounds = 100 if effort.runs > 1 else 1
+    rounds = 50 if effort.runs > 1 else 1
     command = [sys.executable, "-m", f"benchmarks.frameworks.{name}", str(rounds)]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2_000:]
