@@ -143,12 +143,15 @@ def test_a_server_stopped_during_the_start_logs_no_traceback(tmp_path: Path) -> 
         assert "Traceback" not in server.log
 
 
-def test_a_reload_replaces_all_workers_and_refuses_no_request(tmp_path: Path) -> None:
+def test_a_reload_replaces_all_workers_and_refuses_no_request(tmp_path: Path, full: bool) -> None:
     file = tmp_path / "catalogue.toml"
     file.write_text("")
     with serving(tmp_path, "--workers", "2", "--catalogue", file.name) as server:
-        key = server.keys["test"]
-        server.until(lambda: len(server.children) == 2)
+        if full:
+            server.until(lambda: server.children)
+            server.signal(signal.SIGHUP)  # during the start: it is done afterwards
+        key, ended = server.keys["test"], 2 if full else 0
+        server.until(lambda: server.log.count("Terminated child process") == ended and len(server.children) == 2)
         before = server.children
         with Load(server, key) as load:
             file.write_text("models = 'many'\n")
