@@ -20,7 +20,7 @@ from .options import CallOptions, merge_options
 with require_extra("langchain", __name__):
     from langchain_core import exceptions
     from langchain_core.language_models import BaseChatModel
-    from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
+    from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
     from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
     from langchain_core.output_parsers.openai_tools import JsonOutputKeyToolsParser, PydanticToolsParser
     from langchain_core.outputs import ChatGeneration, ChatResult
@@ -242,22 +242,23 @@ def _options_of(settings: Mapping[str, object]) -> JsonObject:
 
 
 def _message_of(message: BaseMessage) -> Message:
-    blocks = [message.content] if isinstance(message.content, str) else message.content
-    if isinstance(message, AIMessage):
+    kind = message.type.removesuffix("MessageChunk").lower()  # pydantic makes isinstance slow
+    content = message.content
+    if kind == "ai":
         calls = [(call, msgspec.json.encode(call["args"]).decode()) for call in message.tool_calls]
         calls += [(call, call["args"] or "") for call in message.invalid_tool_calls]
         turn = [ToolCall(call["id"] or "", FunctionCall(call["name"] or "", arguments)) for call, arguments in calls]
-        extras = [block.get("extras") or {} for block in blocks if isinstance(block, dict)]
+        if isinstance(content, str):
+            return Message("assistant", content, turn or None, name=message.name)
+        extras = [block.get("extras") or {} for block in content if isinstance(block, dict)]
         packed = next((extra[PACKED] for extra in extras if PACKED in extra), None)
         reasoning = None if packed is None else Reasoning.unpack(packed)
         return Message("assistant", str(message.text), turn or None, name=message.name, reasoning=reasoning)
-    parts = message.content if isinstance(message.content, str) else [*map(_part_of, blocks)]
-    content = cast("list[wire.Part]", parts)  # the Router checks them
-    if isinstance(message, ToolMessage):
-        return Message("tool", content, tool_call_id=message.tool_call_id)
-    kind = message.type.removesuffix("MessageChunk").lower()
+    parts = cast("list[wire.Part]", content if isinstance(content, str) else [*map(_part_of, content)])
+    if kind == "tool":
+        return Message("tool", parts, tool_call_id=message.tool_call_id)
     role = "user" if kind == "human" else getattr(message, "role", kind)
-    return Message(cast("wire.Role", role), content, name=message.name)
+    return Message(cast("wire.Role", role), parts, name=message.name)
 
 
 def _part_of(block: str | JsonObject) -> JsonObject:
