@@ -17,8 +17,13 @@ from .measure import Effort, Figure
 from .report import Question, Report
 
 ROOT = Path(__file__).parent.parent
-NAMES = {"google_adk": "Google ADK", "openai_agents": "OpenAI Agents SDK", "pydantic_ai": "pydantic-ai"}
-APART = ("google_adk",)
+NAMES = {
+    "google_adk": "Google ADK",
+    "langchain": "LangChain",
+    "openai_agents": "OpenAI Agents SDK",
+    "pydantic_ai": "pydantic-ai",
+}
+APART = ("google_adk", "langchain")
 """Not installed beside the others."""
 WHAT = {"call": "a call", "agent": "an agent's run"}
 
