@@ -52,6 +52,7 @@ class Spans(TracingProcessor):  # type: ignore[misc]
 @pytest.fixture(autouse=True)
 def spans() -> Iterator[Spans]:
     spans = Spans()
+    agents.set_tracing_disabled(False)  # the page in the docs disables it
     agents.set_trace_processors([spans])
     yield spans
     agents.set_trace_processors([])
