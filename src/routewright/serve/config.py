@@ -25,14 +25,7 @@ from routewright.wire.problems import did_you_mean
 LogLevel = Literal["debug", "info", "warning", "error"]
 CONFIG = "ROUTEWRIGHT_CONFIG"
 """The variable that names the file if ``--config`` does not."""
-OTHERS = {
-    CONFIG,
-    "ROUTEWRIGHT_PROVIDERS",
-    "ROUTEWRIGHT_SECRET",
-    "ROUTEWRIGHT_SECRET_BEFORE",
-    "ROUTEWRIGHT_KEY",
-    "ROUTEWRIGHT_URL",
-}
+OTHERS = {CONFIG, *(f"ROUTEWRIGHT_{name}" for name in "PROVIDERS SECRET SECRET_BEFORE KEY URL".split())}
 """Our variables that configure something else. The last two are for clients, in our examples."""
 SECRETS = {"tls.key_password"}
 """Keys whose values are never shown."""
