@@ -39,6 +39,7 @@ from routewright.wire import (
     Tool,
     ToolCall,
 )
+from routewright.wire.conversion import rebuild
 from routewright.wire.problems import nearest
 from tests.tables import table
 
@@ -831,3 +832,36 @@ def test_later_changes_of_the_callers_list_have_no_effect() -> None:
     made = as_request(RouteRequest(messages), {})
     messages.append(Message("user", "more"))
     assert len(made.messages) == 1
+
+
+ADD = ToolCall("call_1", FunctionCall("add", "{}"))
+CHAT = [Message("user", "2+1?"), Message("assistant", None, [ADD]), Message("tool", "3", tool_call_id="call_1")]
+
+
+@table(
+    "message",
+    [
+        Message("robot", "Hi"),  # type: ignore[arg-type]
+        Message("user", b"Hi"),  # type: ignore[arg-type]
+        Message("user", "\ud800"),
+        Message("tool", "3", tool_call_id=7),  # type: ignore[arg-type]
+        Message("assistant", None, ("x",)),  # type: ignore[arg-type]
+        Message("assistant", None, [ADD, "x"]),  # type: ignore[list-item]
+        Message("assistant", None, [msgspec.structs.replace(ADD, type="tool")]),
+        Message("assistant", None, [ToolCall("a", FunctionCall("add", 3))]),  # type: ignore[arg-type]
+    ],
+)
+def test_a_misfit_in_a_chat_of_structs_gets_the_error_of_a_full_check(message: Message) -> None:
+    request = RouteRequest([*CHAT, message])
+    with pytest.raises(ValidationFailed) as full:
+        rebuild(request, RouteRequest, "")
+    with pytest.raises(ValidationFailed) as checked:
+        check_request(request)
+    assert str(checked.value) == str(full.value)
+
+
+def test_a_chat_of_structs_keeps_the_calls_that_it_was_checked_with() -> None:
+    calls = [ADD]
+    request = check_request(RouteRequest([CHAT[0], Message("assistant", None, calls), CHAT[2]]))
+    calls.clear()
+    assert request.messages == CHAT

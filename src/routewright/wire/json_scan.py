@@ -127,7 +127,7 @@ def find_flaw(value: object, depth: int = MAX_DEPTH) -> tuple[str, Flaw] | None:
         if not isinstance(key, str):
             if is_dict:
                 return "", Flaw(f"has a key that is not a string but {type(key).__name__}", "make every key a string")
-        elif not is_unicode(key):
+        elif not (key.isascii() or is_unicode(key)):
             return joined("", key), _SURROGATE
         if child.isascii() if type(child) is str else type(child) in _SOUND:  # the common case
             continue

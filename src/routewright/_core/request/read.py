@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from operator import attrgetter
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from msgspec.json import Decoder, encode
@@ -58,6 +58,7 @@ _FORM_BITS: dict[object, int] = {
 BRIEF_TOKENS = 1024  # the smallest reasoning budget of some models; their output cap must be larger
 _LEAST_TOP_P = 0.95  # some models refuse a lower top_p while they reason
 PLAIN_ROLES: dict[str, wire.Role] = {"user": "user", "assistant": "assistant", "system": "system"}
+_ROLES = frozenset(get_args(wire.Role))
 _DECODER = Decoder(wire.RouteRequest, float_hook=finite)
 
 
@@ -113,7 +114,15 @@ def check_same_key(header: str | None, own: str | None) -> None:
 def check_request(request: wire.RouteRequest) -> wire.RouteRequest:
     """Check types and rules, and fill in goal and strategy. Idempotent. Structs are not validated when constructed, so
     their types are checked here. Raises ``ValidationFailed`` with up to ``MAX_PROBLEMS`` problems."""
-    return complete_request(request if _has_plain_types(request) else rebuild(request, wire.RouteRequest, ""))
+    messages = request.messages
+    is_plain = type(messages) is list and are_plain(messages)
+    if not is_plain and (type(messages) is not list or not all(map(_is_message, messages))):
+        return complete_request(rebuild(request, wire.RouteRequest, ""))
+    if not _has_plain_types(request):
+        request = rebuild(replace(request, messages=[]), wire.RouteRequest, "")
+    if not is_plain:  # a chat grows, and is sent with every turn: to rebuild all of it would cost more than to route it
+        messages = [_checked_turn(message, index) for index, message in enumerate(messages)]
+    return complete_request(replace(request, messages=messages))
 
 
 def as_budget(value: wire.Budget | Mapping[str, object]) -> wire.Budget:
@@ -323,8 +332,38 @@ def are_plain(messages: list[wire.Message]) -> bool:
     return True
 
 
+def _is_message(value: object) -> bool:
+    return type(value) is wire.Message
+
+
+def _checked_turn(message: wire.Message, index: int) -> wire.Message:
+    """A message with the right types, and lists of its own, since the caller may change theirs later."""
+    content = message.content
+    calls = message.tool_calls
+    id = message.tool_call_id
+    if (
+        (content is None or (type(content) is str and (content.isascii() or is_unicode(content))))
+        and type(message.role) is str
+        and message.role in _ROLES
+        and message.name is None
+        and message.reasoning is None
+        and (id is None or _is_ascii(id))
+        and (calls is None or (type(calls) is list and all(map(_is_sound_call, calls))))
+    ):
+        return replace(message, tool_calls=[*calls]) if calls else message
+    return rebuild(message, wire.Message, f"messages[{index}]")
+
+
+def _is_sound_call(call: object) -> bool:
+    if type(call) is not wire.ToolCall or type(call.function) is not wire.FunctionCall:
+        return False
+    texts = call.id, call.type, call.function.name, call.function.arguments
+    return all(map(_is_ascii, texts)) and call.type == "function"
+
+
 def _has_plain_types(request: Any) -> bool:
-    """True if the types are certainly right. False means undecided: ``rebuild`` checks them in full."""
+    """True if the types are certainly right, except those of messages. False means undecided: ``rebuild`` checks them
+    in full."""
     budget = request.budget
     fallback = request.fallback
     params = request.params
@@ -355,8 +394,6 @@ def _has_plain_types(request: Any) -> bool:
                 and all(map(_is_number, _NUMBERS_OF_PARAMS(params)))
             )
         )
-        and type(request.messages) is list
-        and are_plain(request.messages)
     )
 
 
