@@ -116,7 +116,7 @@ def check_request(request: wire.RouteRequest) -> wire.RouteRequest:
     their types are checked here. Raises ``ValidationFailed`` with up to ``MAX_PROBLEMS`` problems."""
     messages = request.messages
     is_plain = type(messages) is list and are_plain(messages)
-    if not is_plain and (type(messages) is not list or not all(map(_is_message, messages))):
+    if not is_plain and (type(messages) is not list or {*map(type, messages)} != {wire.Message}):
         return complete_request(rebuild(request, wire.RouteRequest, ""))
     if not _has_plain_types(request):
         request = rebuild(replace(request, messages=[]), wire.RouteRequest, "")
@@ -332,12 +332,8 @@ def are_plain(messages: list[wire.Message]) -> bool:
     return True
 
 
-def _is_message(value: object) -> bool:
-    return type(value) is wire.Message
-
-
 def _checked_turn(message: wire.Message, index: int) -> wire.Message:
-    """A message with the right types, and lists of its own, since the caller may change theirs later."""
+    """A message with the right types, and a list of calls of its own, since the caller may change theirs later."""
     content = message.content
     calls = message.tool_calls
     id = message.tool_call_id
@@ -347,7 +343,7 @@ def _checked_turn(message: wire.Message, index: int) -> wire.Message:
         and message.role in _ROLES
         and message.name is None
         and message.reasoning is None
-        and (id is None or _is_ascii(id))
+        and (id is None or (type(id) is str and id.isascii()))
         and (calls is None or (type(calls) is list and all(map(_is_sound_call, calls))))
     ):
         return replace(message, tool_calls=[*calls]) if calls else message
@@ -357,8 +353,8 @@ def _checked_turn(message: wire.Message, index: int) -> wire.Message:
 def _is_sound_call(call: object) -> bool:
     if type(call) is not wire.ToolCall or type(call.function) is not wire.FunctionCall:
         return False
-    texts = call.id, call.type, call.function.name, call.function.arguments
-    return all(map(_is_ascii, texts)) and call.type == "function"
+    texts = [call.id, call.type, call.function.name, call.function.arguments]
+    return {*map(type, texts)} == {str} and call.type == "function" and is_unicode("".join(texts))
 
 
 def _has_plain_types(request: Any) -> bool:
