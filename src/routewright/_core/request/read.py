@@ -354,7 +354,7 @@ def _is_sound_call(call: object) -> bool:
     if type(call) is not wire.ToolCall or type(call.function) is not wire.FunctionCall:
         return False
     texts = [call.id, call.type, call.function.name, call.function.arguments]
-    return {*map(type, texts)} == {str} and call.type == "function" and is_unicode("".join(texts))
+    return {*map(type, texts)} == {str} and texts[1] == "function" and is_unicode("".join(texts))
 
 
 def _has_plain_types(request: Any) -> bool:
