@@ -13,7 +13,7 @@ from routewright import Answer, Router, RouterError, ValidationFailed, wire
 from routewright.errors import require_extra
 from routewright.wire import JsonObject
 
-from .options import CallOptions, merge_options
+from .options import CallOptions, check_options, merge_options
 
 with require_extra("google-adk", __name__):
     from google.adk.models import BaseLlm, LlmRequest, LlmResponse
@@ -47,6 +47,7 @@ class RouterLlm(BaseLlm):  # type: ignore[misc]
     _options: CallOptions = PrivateAttr()
 
     def __init__(self, router: Router, model: str = "auto", **options: Unpack[CallOptions]) -> None:
+        check_options(router, model, options)
         super().__init__(router=router, model=model)
         self._options = options
 

@@ -15,7 +15,7 @@ from routewright.errors import ContentRefused, RouterError, require_extra
 from routewright.wire import FunctionCall, JsonObject, Message, Reasoning, ToolCall
 from routewright.wire.problems import shown
 
-from .options import CallOptions, merge_options
+from .options import CallOptions, check_options, merge_options
 
 with require_extra("langchain", __name__):
     from langchain_core import exceptions
@@ -80,7 +80,9 @@ class ChatRoutewright(BaseChatModel):  # type: ignore[misc]
     @classmethod
     def _collect_options(cls, values: JsonObject) -> JsonObject:
         others = _options_of({name: values[name] for name in values.keys() - cls.model_fields})
-        return values | {"routewright": others | values.get("routewright", {})}
+        options = others | values.get("routewright", {})
+        check_options(values.get("router"), values.get("model", "auto"), options)
+        return values | {"routewright": options}
 
     @property
     def _llm_type(self) -> str:

@@ -15,7 +15,7 @@ from routewright import Router, Stream, wire
 from routewright.errors import ContentRefused, RouterError, require_extra
 from routewright.wire import JsonObject, Reasoning, RouteResponse
 
-from .options import CallOptions, merge_options
+from .options import CallOptions, check_options, merge_options
 
 with require_extra("openai-agents", __name__):
     import agents
@@ -46,6 +46,7 @@ class RouterModel(agents.Model):  # type: ignore[misc]
     the ``RouterError`` as their cause. If a provider's moderation refuses the content, the output is a refusal."""
 
     def __init__(self, router: Router, model: str = "auto", **options: Unpack[CallOptions]) -> None:
+        check_options(router, model, options)
         self.router = router
         self.model = model
         self.options = options
@@ -123,6 +124,7 @@ class RouterProvider(agents.ModelProvider):  # type: ignore[misc]
     await Runner.run(agent, "Hello", run_config=RunConfig(model_provider=RouterProvider(router)))"""
 
     def __init__(self, router: Router, **options: Unpack[CallOptions]) -> None:
+        check_options(router, "auto", options)
         self.router = router
         self.options = options
 

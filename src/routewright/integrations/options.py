@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from routewright import Caller, ValidationFailed
+from routewright import Caller, Router, ValidationFailed
 from routewright.catalogue import routing_of
 from routewright.router import Options
 from routewright.wire import Fallback
-from routewright.wire.problems import shown
+from routewright.wire.problems import hint_for, shown
 
 JOINED = ("metadata", "params")
 """Options of which a call may set some entries, and the model object others."""
@@ -23,29 +23,38 @@ class CallOptions(Options, total=False):
     caller: Caller | None
 
 
+def check_options(router: object, model: str, options: Mapping[str, object]) -> None:
+    """Check the arguments of a model object. Raises ``ValidationFailed``."""
+    if not isinstance(router, Router):
+        raise ValidationFailed.at("router", f"is not a Router, got {shown(router)}", "pass Router(...)")
+    for name in options.keys() - CallOptions.__optional_keys__:
+        raise ValidationFailed.at(name, "is not an option", hint_for(name, "", sorted(CallOptions.__optional_keys__)))
+    field, value = routing_of(model)
+    if value is not None and options.get(field, value) != value:
+        hint = f"set only one; with {field} the model is 'auto'"
+        raise ValidationFailed.at("model", f"is {shown(model)}, but {field} differs", hint)
+
+
 def merge_options(model: str, turns: int, *layers: Mapping[str, Any]) -> CallOptions:
-    """Merge options, later ones override, and add what the name ``model`` stands for (contract 14): a named model is
-    the only candidate, followed by ``fallback.models``.
+    """Merge options, later ones override, over what the name ``model`` stands for (contract 14): a named model is the
+    only candidate, followed by ``fallback.models``.
 
     A framework's run calls the model several times under the same settings, so every call gets a key of its own from
     ``idempotency_key`` and ``turns``, the number of messages: a repeated run gets the same answers. Raises
-    ``ValidationFailed`` if an option contradicts the model."""
-    merged: dict[str, Any] = {}
+    ``ValidationFailed``."""
+    field, value = routing_of(model)
+    merged: dict[str, Any] = {} if value is None else {field: value}
     for layer in layers:
-        for name, value in layer.items():
-            joins = name in JOINED and isinstance(value, Mapping) and merged.get(name)
-            merged[name] = {**merged[name], **value} if joins else value
+        if not isinstance(layer, Mapping):
+            raise ValidationFailed.at("routewright", f"is {shown(layer)}", "pass a dict of options of Router.route")
+        for name, option in layer.items():
+            joins = name in JOINED and isinstance(option, Mapping) and isinstance(merged.get(name), Mapping)
+            merged[name] = {**merged[name], **option} if joins else option
     if (key := merged.get("idempotency_key")) is not None:
         merged["idempotency_key"] = f"{key}.{turns}"
-    field, value = routing_of(model)
-    if value is not None:
-        if merged.get(field) not in (None, value):
-            hint = f"set only one; with {field} the model is 'auto'"
-            raise ValidationFailed.at("model", f"is {shown(model)}, but {field} differs", hint)
-        merged[field] = value
     fallback = merged.get("fallback")
     fallbacks = fallback.models if isinstance(fallback, Fallback) else (fallback or {}).get("models")
-    if field == "models" and fallbacks:
+    if fallbacks and merged.get("models") == [model]:
         merged["models"] = [model, *[name for name in fallbacks if name != model]]
         merged.setdefault("prefer", model)
     return cast("CallOptions", merged)

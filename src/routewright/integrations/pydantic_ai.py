@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from routewright import Message, Router, RouteRequest, RouteResponse, Stream, Tool, wire
 from routewright.errors import RouterError, require_extra
 
-from .options import CallOptions, merge_options
+from .options import CallOptions, check_options, merge_options
 
 with require_extra("pydantic-ai", __name__):
     from pydantic_ai import exceptions, models
@@ -79,7 +79,7 @@ class RouterModel(models.Model):  # type: ignore[misc]
         profile: ModelProfile | None = None,
         **options: Unpack[CallOptions],
     ) -> None:
-        merge_options(model, 0, options)
+        check_options(router, model, options)
         self.router = router
         self.options = options
         self.model_name = model
