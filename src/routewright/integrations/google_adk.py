@@ -59,7 +59,7 @@ class RouterLlm(BaseLlm):  # type: ignore[misc]
         shows_thoughts = getattr(llm_request.config.thinking_config, "include_thoughts", None) is not False
         try:
             messages = [*_messages(llm_request)]
-            options = self._merge(llm_request, len(messages))
+            options = self._merge(llm_request, messages)
             if stream:
                 async with self.router.stream(messages, **options) as events:
                     events.expect_text()
@@ -76,7 +76,7 @@ class RouterLlm(BaseLlm):  # type: ignore[misc]
             raise kind(error.status, {"error": {**error.body["error"], "status": error.code}}) from error
         yield _response(answer, shows_thoughts)
 
-    def _merge(self, request: LlmRequest, turns: int) -> CallOptions:
+    def _merge(self, request: LlmRequest, messages: list[wire.Message]) -> CallOptions:
         config = request.config
         http = config.http_options or types.HttpOptions()
         body = {**(http.extra_body or {})}
@@ -86,7 +86,7 @@ class RouterLlm(BaseLlm):  # type: ignore[misc]
                 raise ValidationFailed.at(f"config.{name}", "is not supported", "leave it out")
         options = {"timeout_ms": http.timeout, "metadata": config.labels, "params": _params(config), **_tools(config)}
         options = {name: value for name, value in options.items() if value}
-        return merge_options(request.model or self.model, turns, self._options, options, own)
+        return merge_options(request.model or self.model, messages, self._options, options, own)
 
 
 def _messages(request: LlmRequest) -> Iterator[wire.Message]:

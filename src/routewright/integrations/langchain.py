@@ -136,7 +136,7 @@ class ChatRoutewright(BaseChatModel):  # type: ignore[misc]
         try:
             turns = [*map(_message_of, messages)]
             layers = own, self.routewright, options, settings.get("routewright", {})
-            yield turns, merge_options(model, len(turns), *layers)
+            yield turns, merge_options(model, turns, *layers)
         except RouterError as error:
             raise _translated(error) from error
 

@@ -108,7 +108,7 @@ class RouterModel(agents.Model):  # type: ignore[misc]
                 span.span_data.model_config = options.get("params")
                 if tracing.include_data():
                     span.span_data.input = to_builtins(request["messages"])
-                yield request, merge_options(self.model, len(request["messages"]), self.options, options, own), span
+                yield request, merge_options(self.model, request["messages"], self.options, options, own), span
             except Exception as error:
                 failure = _api_error(error) if isinstance(error, RouterError) else error
                 shown = str(failure) if tracing.include_data() else "Error details are redacted."

@@ -4,17 +4,28 @@ Model objects take them as keywords, and for one call as ``routewright`` in the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, Literal, cast
 
-from routewright import Caller, Router, ValidationFailed
+import msgspec
+
+from routewright import Answer, Caller, Router, RouterError, ValidationFailed, wire
 from routewright.catalogue import routing_of
 from routewright.router import Options
-from routewright.wire import Fallback
 from routewright.wire.problems import hint_for, shown
 
 JOINED = ("metadata", "params")
 """Options of which a call may set some entries, and the model object others."""
+EFFORTS: dict[object, str] = {True: "medium", False: "none", "xhigh": "max"}
+"""Levels of reasoning that have another name here."""
+AUDIO: dict[str, Literal["wav", "mp3"]] = {"audio/wav": "wav", "audio/x-wav": "wav"}
+AUDIO |= {"audio/mpeg": "mp3", "audio/mp3": "mp3"}
+UNRELATED = {"whitelist", "disabled", "deprecated", "provider_unavailable"}
+"""Why models are left out whatever the prompt is."""
+OVERFLOW = {"context", "context_overflow"}
+"""Reasons of rejections, and errors of attempts."""
 
 
 class CallOptions(Options, total=False):
@@ -35,13 +46,13 @@ def check_options(router: object, model: str, options: Mapping[str, object]) -> 
         raise ValidationFailed.at("model", f"is {shown(model)}, but {field} differs", hint)
 
 
-def merge_options(model: str, turns: int, *layers: Mapping[str, Any]) -> CallOptions:
+def merge_options(model: str, messages: Sequence[object], *layers: Mapping[str, Any]) -> CallOptions:
     """Merge options, later ones override, over what the name ``model`` stands for (contract 14): a named model is the
     only candidate, followed by ``fallback.models``.
 
-    A framework's run calls the model several times under the same settings, so every call gets a key of its own from
-    ``idempotency_key`` and ``turns``, the number of messages: a repeated run gets the same answers. Raises
-    ``ValidationFailed``."""
+    A framework's run calls the model many times under the same settings, also for several agents at once, so
+    ``idempotency_key`` becomes a digest of itself, ``messages`` and the options: only a call that repeats all of them
+    gets the same answer. Raises ``ValidationFailed``."""
     field, value = routing_of(model)
     merged: dict[str, Any] = {} if value is None else {field: value}
     for layer in layers:
@@ -50,11 +61,61 @@ def merge_options(model: str, turns: int, *layers: Mapping[str, Any]) -> CallOpt
         for name, option in layer.items():
             joins = name in JOINED and isinstance(option, Mapping) and isinstance(merged.get(name), Mapping)
             merged[name] = {**merged[name], **option} if joins else option
-    if (key := merged.get("idempotency_key")) is not None:
-        merged["idempotency_key"] = f"{key}.{turns}"
     fallback = merged.get("fallback")
-    fallbacks = fallback.models if isinstance(fallback, Fallback) else (fallback or {}).get("models")
+    fallbacks = fallback.models if isinstance(fallback, wire.Fallback) else (fallback or {}).get("models")
     if fallbacks and merged.get("models") == [model]:
         merged["models"] = [model, *[name for name in fallbacks if name != model]]
         merged.setdefault("prefer", model)
+    key = merged.get("idempotency_key")
+    if isinstance(key, str) and key:  # the Router refuses others
+        # repr, since JSON cannot hold every text that a Router refuses by its place
+        content = repr(msgspec.to_builtins([messages, merged], order="sorted", enc_hook=repr))
+        merged["idempotency_key"] = blake2b(content.encode(), digest_size=32).hexdigest()
     return cast("CallOptions", merged)
+
+
+def part_of(
+    mime_type: str | None, data: bytes | str | None, url: str | None = None, name: str | None = None
+) -> wire.Part:
+    """The part that sends a file: its ``data``, as bytes or base64, or a ``url``. Raises ``ValidationFailed`` for a
+    type that cannot be sent, or not by its URL."""
+    kind = (mime_type or "unknown").partition(";")[0].strip().lower()
+    if url is None:
+        if kind.startswith("text/"):
+            content = b64decode(data) if isinstance(data, str) else data or b""
+            return wire.TextPart(content.decode("utf-8", "replace"))
+        text = data if isinstance(data, str) else b64encode(data or b"").decode()
+        if kind in AUDIO:
+            return wire.AudioPart(wire.InputAudio(text, AUDIO[kind]))
+        url = f"data:{kind};base64,{text}"
+    if kind.startswith("image/"):
+        return wire.ImagePart(wire.ImageUrl(url))
+    if kind == "application/pdf":
+        return wire.FilePart(wire.FileData(url, name))
+    hint = "send images and PDFs, or the bytes of WAV, MP3 and text files"
+    raise ValidationFailed.at("messages", f"a file of type {shown(kind)} cannot be sent", hint)
+
+
+def facts_of(answer: Answer) -> wire.JsonObject:
+    """What frameworks keep beside an answer. The cost is that of all attempts; of a replayed answer, of the original
+    call."""
+    response = answer.response
+    routing = response.routing
+    return {
+        "trace_id": response.trace_id,
+        "selected_model": routing.selected_model,
+        "fallback_model": response.fallback_model,
+        "finish_reason": response.finish_reason,
+        "cost_usd": routing.cost_usd,
+        "latency_ms": routing.latency_ms,
+        "cache_hit": routing.cache_hit,
+        "replayed": answer.replayed,
+        "policy_version": routing.policy_version,
+    }
+
+
+def is_overflow(error: RouterError) -> bool:
+    """True if the length of the input alone is why no model could answer."""
+    reasons = {row["reason"] for row in error.detail.get("rejected_candidates", ())} - UNRELATED
+    reasons |= {attempt.get("error") for attempt in error.detail.get("attempts", ())}
+    return bool(reasons) and reasons <= OVERFLOW

@@ -138,8 +138,9 @@ class RouterModel(models.Model):  # type: ignore[misc]
             params["response_format"] = {"type": "json_schema", "json_schema": form}
         own = {"params": params} if params else {}
         own |= {name: settings[name] for name in ("timeout", "max_retries") if name in settings}
-        options = merge_options(self.model_name, len(messages), self.options, own, settings.get("routewright", {}))
-        request = RouteRequest(await self._turns(messages, parameters))
+        turns = await self._turns(messages, parameters)
+        options = merge_options(self.model_name, turns, self.options, own, settings.get("routewright", {}))
+        request = RouteRequest(turns)
         choice, names = tool_choice_of(settings.get("tool_choice"), parameters)
         tools = [declaration(tool) for name, tool in parameters.declared_tool_defs.items() if name in names]
         if tools or choice != "auto":
