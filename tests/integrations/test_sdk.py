@@ -95,9 +95,7 @@ async def test_requests_in_a_run_are_part_of_it() -> None:
         assert len((await router.trace(run.trace_id)).children) == 2
 
 
-@pytest.mark.parametrize(
-    "base_url", ["http://any/v1", "http://any/openai/v1", "http://any/v1/", "https://gateway.example/llm/v1"]
-)
+@pytest.mark.parametrize("base_url", ["http://any/v1", "http://any/openai/v1", "http://any/v1/"])
 async def test_the_base_url_may_be_any_that_ends_in_v1(base_url: str) -> None:
     async with Router.sandbox(ANSWERS) as router:
         client = openai_of(router, base_url=base_url)

@@ -53,6 +53,13 @@ def test_the_forms_of_model(model: str, field: str, value: Any) -> None:
     assert getattr(add_options(HI, id, "openai", RoutingOptions(), KNOWN), field) == value
 
 
+def test_an_alias_wins_over_the_vendor_s_model_of_that_name() -> None:
+    names = KNOWN | {"gpt-4o": "azure/my-gpt4o"}
+    assert Directory(names, lambda: MODELS).id_of("gpt-4o", "openai", "GET /models") == "gpt-4o"
+    fallback = RoutingOptions(fallback=Fallback(models=["gpt-4o", "gpt-4o-mini"]))
+    assert add_options(HI, "mine", "openai", fallback, names).models == ["mine", "gpt-4o", "openai/gpt-4o-mini"]
+
+
 @table("model", ["unheard-of", "claude-x", "openai/gpt-5o", "autos", "aut:cost"])
 def test_an_unknown_model_is_not_found(model: str) -> None:
     with pytest.raises(ModelNotFound, match=f"there is no model '{model}', or you may not use it; "):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from routewright import Caller, Delta, Finish, Model, Router
+from routewright import Caller, Catalogue, Delta, Finish, Model, Pricing, Router
 from routewright.server import create_app
 from routewright.testing import ScriptedProvider
 from routewright.wire import ToolDelta, UpstreamCall, text_of
@@ -40,6 +40,16 @@ async def sent(path: str, body: dict[str, Any], *model: Any, **scope: Any) -> tu
     app = create_app(Router(providers=[provider]), authenticate=lambda _: Caller())
     defaults = {"model": "auto", **({} if path.endswith("responses") else {"max_tokens": 9})}
     return await ask(app, scope_of(path=path, **scope), {**defaults, **body}), provider.calls
+
+
+@table(("path", "name"), [(CHAT, "gpt-4.1"), (RESPONSES, "gpt-4.1"), (MESSAGES, "claude-sonnet-4-6")])
+async def test_an_alias_of_the_operator_is_not_the_vendor_s_model(path: str, name: str) -> None:
+    row = {"id": "azure/mine", "quality": 0.5, "pricing_per_1m": Pricing(1.0, 1.0)}
+    router = Router.sandbox(catalogue=Catalogue().overlaid([row], aliases={name: "azure/mine"}))
+    app = create_app(router, authenticate=lambda _: Caller())
+    text = {"input": "Hi"} if path == RESPONSES else {"messages": [HI], "max_tokens": 9}
+    answer = await ask(app, scope_of(path=path), {"model": name, **text})
+    assert json.loads(answer.body)["model"] == "azure/mine"
 
 
 def events_of(answer: Client) -> list[dict[str, Any]]:

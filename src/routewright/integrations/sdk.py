@@ -7,7 +7,6 @@ headers are those of the server. It opens no connection."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from contextvars import copy_context
@@ -28,8 +27,6 @@ with require_extra("sdk", __name__):
 
 _SEND_S = 600.0
 """A stream that nobody reads for so long ends, and with it the call. The SDKs wait as long for a server."""
-_PREFIX = re.compile(r"^.*?(?=(/openai|/anthropic)?/v1/)")
-"""What precedes our paths in the base URL of another server."""
 
 
 @overload
@@ -83,7 +80,7 @@ class RouterTransport(httpx2.AsyncBaseTransport, httpx2.BaseTransport):
         scope = {
             "type": "http",
             "method": request.method,
-            "path": _PREFIX.sub("", request.url.path, count=1),
+            "path": request.url.path,
             "query_string": request.url.query,
             "headers": [(name.lower(), value) for name, value in request.headers.raw],
         }
@@ -105,7 +102,7 @@ class _Response(httpx2.AsyncByteStream, httpx2.SyncByteStream):
         self._left = anyio.Event()
 
     async def receive(self) -> Message:
-        """Give the application the request, then that the client has left."""
+        """Return the request first, and a disconnect once the client has left."""
         if self._unread:
             return {"type": "http.request", "body": self._unread.pop()}
         await self._left.wait()

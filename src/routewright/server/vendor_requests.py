@@ -134,13 +134,13 @@ class Directory(NamedTuple):
     """The vendor fields that the caller may send to a provider."""
 
     def id_of(self, model: str, vendor: str, listed_at: str) -> str:
-        """The known name for a client's model: a name without a vendor is this vendor's, one with a date may mean the
-        undated model. Names that leave the choice to the router are unchanged. Raises ``ModelNotFound``."""
+        """The known name for a client's model: an id or an alias, else a model of this vendor; one with a date may mean
+        the undated model. Names that leave the choice to the router are unchanged. Raises ``ModelNotFound``."""
         if not model:
             raise wrong("model", "must not be empty", "send an id, 'auto', 'auto:<goal>' or 'policy:<id>'")
         if chooses(model):
             return model
-        for name in (model, f"{vendor}/{model}") if "/" in model else (f"{vendor}/{model}", model):
+        for name in (model, f"{vendor}/{model}"):
             if name in self.names:
                 return name
         provider, name = model.split("/", 1) if "/" in model else (vendor, model)
@@ -194,8 +194,10 @@ def add_options(
         raise wrong("model", f"is {shown(model)}, but {FIELD}.{option} differs", hint)
     changes[option] = value
     if option == "models" and options.fallback is not None and options.fallback.models:
-        pairs = [(f"{vendor}/{name}", name) for name in options.fallback.models]
-        fallbacks = [full_name if full_name in names else name for full_name, name in pairs]
+        fallbacks = [
+            name if name in names or f"{vendor}/{name}" not in names else f"{vendor}/{name}"
+            for name in options.fallback.models
+        ]
         changes["fallback"] = replace(options.fallback, models=fallbacks)
         changes["models"] = [model, *[name for name in fallbacks if name != model]]
         changes.setdefault("prefer", model)
