@@ -6,6 +6,7 @@ import importlib.metadata
 import shutil
 import sys
 import tomllib
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ import pytest
 from routewright import MemoryStorage, Router, TraceStore, ValidationFailed, open_storage
 from routewright.backends.providers.hosts import ENDPOINTS
 from routewright.cli import main
+from routewright.errors import StorageUnavailable
 
 EXAMPLE = Path(__file__).parent / "data" / "plugin_example"
+SECRET_URL = "odd://me:hunter2@host/x?key=hunter%203"
 Install = Callable[..., None]
 
 
@@ -144,6 +147,38 @@ def test_a_broken_plug_in_is_one_error_that_names_its_package(
     assert main(["traces", "ls", "--store", "odd://me:hunter2@host"]) == 2
     assert message in (error := capsys.readouterr().err)
     assert "hunter2" not in error
+
+
+def leave(url: str, **options: object) -> None:
+    raise SystemExit(f"no {url}")
+
+
+def refuse(url: str, **options: object) -> None:
+    raise ValidationFailed.at("url", f"hunter2 is refused at {url}", "write another than hunter 3")
+
+
+def fail(url: str, **options: object) -> None:
+    raise StorageUnavailable("dsn host=h user=me password='hunter2' key=hunter 3")
+
+
+@pytest.mark.parametrize("function", [leave, refuse, fail])
+def test_an_error_of_a_plug_in_never_holds_what_its_url_hides(function: Callable[..., None], install: Install) -> None:
+    install("broken", "2.0", {"routewright.storages": {"odd": f"{__name__}:{function.__name__}"}})
+    with pytest.raises(ValidationFailed) as caught:
+        open_storage(SECRET_URL)
+    assert "hunter" not in "".join(traceback.format_exception(caught.value))
+    assert "***" in str(caught.value)
+
+
+def test_a_user_without_a_password_is_hidden_as_one(install: Install) -> None:
+    install("broken", "2.0", {"routewright.storages": {"odd": f"{__name__}:leave"}})
+    with pytest.raises(ValidationFailed, match=r"fails: SystemExit: no odd://\*\*\*@host; update"):
+        open_storage("odd://a-token@host")
+
+
+def test_a_word_without_a_colon_is_no_scheme(example: None) -> None:
+    with pytest.raises(ValidationFailed, match="url: is 'shelf'; write 'sqlite:///shelf' for that file"):
+        open_storage("shelf")
 
 
 def test_two_packages_with_one_name_are_refused(install: Install) -> None:

@@ -53,7 +53,7 @@ def open_storage(url: str, *, clock: Clock | None = None) -> Storage:
             from .backends.storage.postgres import PostgresStorage
         return PostgresStorage(url, clock=clock)
     scheme = str(url).partition(":")[0]
-    if scheme not in SCHEMES:
+    if scheme not in (*SCHEMES, url):
         plugin = make_plugin("url", "routewright.storages", Storage, scheme, url, clock=clock)  # type: ignore[type-abstract]
         if plugin is not None:
             return plugin

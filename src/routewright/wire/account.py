@@ -62,7 +62,7 @@ class Secret(str):
 def without_passwords(text: str) -> str:
     """Replace passwords in a text that may quote URLs, malformed ones included."""
     hidden = re.sub(r"(?<=:)[^\s/:@\"'][^\s\"']*@", f"{HIDDEN}@", text)
-    return re.sub(r"(?<=password=)[^&\s\"']*", HIDDEN, hidden)
+    return re.sub(r"(?<=password=)('[^']*'|\"[^\"]*\"|[^&\s\"']*)", HIDDEN, hidden)
 
 
 def without_password(url: str) -> str:
