@@ -8,10 +8,10 @@ import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import ModelRetryMiddleware
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
+from langchain_core.exceptions import ModelPermissionDeniedError
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import BaseModel
 
-from routewright.errors import QuotaExhausted
 from routewright.integrations.langchain import ChatRoutewright
 from routewright.wire import Finish, ToolDelta, Usage
 from tests.integrations.upstreams import FAULT, PLAIN, SIGNED, STRUCTURED, THOUGHTS, TOOL, TOOLS, router_of
@@ -89,5 +89,5 @@ async def test_the_calls_of_an_agent_are_one_run() -> None:
     assert trace.children == [message.response_metadata["trace_id"] for message in messages if message.type == "ai"]
     assert (await router.trace(trace.children[0])).metadata["team"] == "red"
     async with router.run(total_budget_usd=0.000001):
-        with pytest.raises(QuotaExhausted):
+        with pytest.raises(ModelPermissionDeniedError):
             await agent.ainvoke(QUESTION)

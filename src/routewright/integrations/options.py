@@ -114,6 +114,14 @@ def facts_of(answer: Answer) -> wire.JsonObject:
     }
 
 
+def arguments_of(call: wire.ToolCall) -> wire.JsonObject | str:
+    """The arguments of a call, or why they are no JSON object."""
+    try:
+        return msgspec.json.decode(call.function.arguments or "{}", type=wire.JsonObject)
+    except (msgspec.DecodeError, RecursionError) as error:
+        return str(error)
+
+
 def is_overflow(error: RouterError) -> bool:
     """True if the length of the input alone is why no model could answer."""
     reasons = {row["reason"] for row in error.detail.get("rejected_candidates", ())} - UNRELATED
