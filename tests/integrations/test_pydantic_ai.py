@@ -379,6 +379,8 @@ async def test_a_run_with_an_idempotency_key_can_be_repeated() -> None:
     assert again.output == first.output
     assert last(again).provider_response_id == last(first).provider_response_id
     assert len(provider.calls) == 2
+    assert (first.usage.cost, again.usage.cost) == (Decimal("0.000058"), 0), "a replay is paid for"
+    assert last(again).provider_details == last(first).provider_details | {"replayed": True}
 
 
 def test_a_wrong_model_is_refused_at_once() -> None:
@@ -504,7 +506,7 @@ async def test_files_that_no_provider_fetches_are_downloaded(
     ],
 )
 async def test_other_files_are_refused(item: Any) -> None:
-    with pytest.raises(UserError, match="cannot be sent; send images"):
+    with pytest.raises((UserError, ValidationFailed), match="cannot be sent; send"):
         await content_of(item)
 
 
@@ -608,6 +610,13 @@ async def test_a_prompt_that_no_model_can_take() -> None:
     agent, _ = agent_of([])
     with pytest.raises(exceptions.ModelContextWindowExceededError):
         await agent.run("hi " * 250_000)
+
+
+async def test_sub_agents_under_one_idempotency_key_are_calls_of_their_own() -> None:
+    agent, provider = agent_of([PLAIN, STRUCTURED], idempotency_key="order-7")
+    answers = [(await agent.run(prompt)).output for prompt in ("Why is it blue?", "Why is it dark?")]
+    assert answers[0] != answers[1]
+    assert len(provider.calls) == 2
 
 
 @pytest.mark.parametrize(

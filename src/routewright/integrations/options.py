@@ -75,7 +75,12 @@ def merge_options(model: str, messages: Sequence[object], *layers: Mapping[str, 
 
 
 def part_of(
-    mime_type: str | None, data: bytes | str | None, url: str | None = None, name: str | None = None
+    mime_type: str | None,
+    data: bytes | str | None,
+    url: str | None = None,
+    name: str | None = None,
+    *,
+    detail: Literal["auto", "low", "high"] | None = None,
 ) -> wire.Part:
     """The part that sends a file: its ``data``, as bytes or base64, or a ``url``. Raises ``ValidationFailed`` for a
     type that cannot be sent, or not by its URL."""
@@ -89,7 +94,7 @@ def part_of(
             return wire.AudioPart(wire.InputAudio(text, AUDIO[kind]))
         url = f"data:{kind};base64,{text}"
     if kind.startswith("image/"):
-        return wire.ImagePart(wire.ImageUrl(url))
+        return wire.ImagePart(wire.ImageUrl(url, detail))
     if kind == "application/pdf":
         return wire.FilePart(wire.FileData(url, name))
     hint = "send images and PDFs, or the bytes of WAV, MP3 and text files"

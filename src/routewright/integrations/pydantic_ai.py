@@ -14,10 +14,10 @@ from typing import TypeAlias, Unpack
 
 from msgspec.structs import replace
 
-from routewright import Message, Router, RouteRequest, RouteResponse, Stream, Tool, wire
+from routewright import Answer, Message, Router, Stream, Tool, wire
 from routewright.errors import RouterError, require_extra
 
-from .options import CallOptions, check_options, merge_options
+from .options import EFFORTS, CallOptions, check_options, facts_of, is_overflow, merge_options, part_of
 
 with require_extra("pydantic-ai", __name__):
     from pydantic_ai import exceptions, models
@@ -37,8 +37,6 @@ PROFILE["supported_document_media_types"] = frozenset(("application/pdf", "text/
 PARAMS = {name: name for name in ("temperature", "top_p", "seed", "parallel_tool_calls", "service_tier")}
 PARAMS |= {"max_tokens": "max_output_tokens", "stop_sequences": "stop"}
 """Settings of the framework, with the parameters that they set."""
-EFFORTS: dict[object, str] = {True: "medium", False: "none", "xhigh": "max"}
-"""Levels of thinking that have another name here."""
 FINISH_REASONS = {"stop": "stop", "length": "length", "budget": "length", "tool_calls": "tool_call"}
 CATEGORIES = {402: exceptions.ModelQuotaExceededError, 429: exceptions.ModelRateLimitError}
 """Kinds of errors by status. Others are ``ModelServerError`` from 500 on, ``ModelRequestRejectedError`` below."""
@@ -90,15 +88,14 @@ class RouterModel(models.Model):  # type: ignore[misc]
     ) -> parts.ModelResponse:
         """Answer a request."""
         with translated(self.model_name):
-            settings, parameters = self.prepare_request(model_settings, model_request_parameters)
-            request, options = await self._read(messages, settings, parameters)
-            response = (await self.router.route(request, **options)).response
-        content = [] if response.reasoning is None else [thinking_part(response.reasoning)]
-        if response.output:
-            content.append(parts.TextPart(response.output))
-        for call in response.tool_calls or ():
+            turns, options, _ = await self._read(messages, model_settings, model_request_parameters)
+            answer = await self.router.route(turns, **options)
+        content = [] if answer.reasoning is None else [thinking_part(answer.reasoning)]
+        if answer.output:
+            content.append(parts.TextPart(answer.output))
+        for call in answer.tool_calls or ():
             content.append(parts.ToolCallPart(call.function.name, call.function.arguments, call.id))
-        return parts.ModelResponse(content, provider_name=SYSTEM, **facts_of(response))
+        return parts.ModelResponse(content, provider_name=SYSTEM, **fields_of(answer))
 
     @asynccontextmanager
     async def request_stream(
@@ -106,9 +103,8 @@ class RouterModel(models.Model):  # type: ignore[misc]
     ) -> AsyncGenerator[models.StreamedResponse]:
         """Answer a request piece by piece. A fault after the first text or tool call raises."""
         with translated(self.model_name):
-            settings, parameters = self.prepare_request(model_settings, model_request_parameters)
-            request, options = await self._read(messages, settings, parameters)
-            stream = self.router.stream(request, **options)
+            turns, options, parameters = await self._read(messages, model_settings, model_request_parameters)
+            stream = self.router.stream(turns, **options)
             stream.expect_text()
             await stream.start()
         async with stream:
@@ -119,15 +115,15 @@ class RouterModel(models.Model):  # type: ignore[misc]
     ) -> RequestUsage:
         """Estimate the input tokens for the model that would answer."""
         with translated(self.model_name):
-            settings, parameters = self.prepare_request(model_settings, model_request_parameters)
-            request, options = await self._read(messages, settings, parameters)
-            return RequestUsage(input_tokens=(await self.router.prepare(request, **options).count_tokens()).estimate)
+            turns, options, _ = await self._read(messages, model_settings, model_request_parameters)
+            return RequestUsage(input_tokens=(await self.router.prepare(turns, **options).count_tokens()).estimate)
 
     async def _read(
         self, messages: Chat, model_settings: Settings, parameters: Parameters
-    ) -> tuple[RouteRequest, CallOptions]:
+    ) -> tuple[list[Message], CallOptions, Parameters]:
         if not self.router.is_sandbox:
             models.check_allow_model_requests()
+        model_settings, parameters = self.prepare_request(model_settings, parameters)
         settings = {name: value for name, value in (model_settings or {}).items() if value is not None}
         params = {PARAMS[name]: value for name, value in settings.items() if name in PARAMS}
         if parameters.thinking is not None:
@@ -136,16 +132,16 @@ class RouterModel(models.Model):  # type: ignore[misc]
             output = parameters.output_object
             form = {"name": output.name or "answer", "schema": output.json_schema, "strict": bool(output.strict)}
             params["response_format"] = {"type": "json_schema", "json_schema": form}
-        own = {"params": params} if params else {}
-        own |= {name: settings[name] for name in ("timeout", "max_retries") if name in settings}
-        turns = await self._turns(messages, parameters)
-        options = merge_options(self.model_name, turns, self.options, own, settings.get("routewright", {}))
-        request = RouteRequest(turns)
+        own: wire.JsonObject = {name: settings[name] for name in ("timeout", "max_retries") if name in settings}
+        if params:
+            own["params"] = params
         choice, names = tool_choice_of(settings.get("tool_choice"), parameters)
         tools = [declaration(tool) for name, tool in parameters.declared_tool_defs.items() if name in names]
         if tools or choice != "auto":
-            request = replace(request, tools=tools, tool_choice=choice)
-        return request, options
+            own |= {"tools": tools, "tool_choice": choice}
+        turns = await self._turns(messages, parameters)
+        options = merge_options(self.model_name, turns, self.options, own, settings.get("routewright", {}))
+        return turns, options, parameters
 
     async def _turns(self, messages: Chat, parameters: Parameters) -> list[Message]:
         turns: list[Message] = []
@@ -158,8 +154,6 @@ class RouterModel(models.Model):  # type: ignore[misc]
                 match part:
                     case parts.UserPromptPart():
                         turns.append(Message("user", await self._content(part.content)))
-                    case parts.ToolReturnPart(content=str(text), outcome="success"):
-                        turns.append(Message("tool", text, tool_call_id=part.tool_call_id))
                     case parts.ToolReturnPart():
                         text, own_files = part.model_response_str_and_user_content()
                         turns.append(Message("tool", text, tool_call_id=part.tool_call_id))
@@ -191,28 +185,25 @@ class RouterModel(models.Model):  # type: ignore[misc]
 
     async def _part(self, item: parts.UserContent) -> wire.Part:
         match item:
-            case str():
-                return wire.TextPart(item)
-            case parts.TextContent():
-                return wire.TextPart(item.content)
+            case str(text) | parts.TextContent(content=text):
+                return wire.TextPart(text)
             case parts.ImageUrl(force_download=False):
-                return wire.ImagePart(wire.ImageUrl(item.url, (item.vendor_metadata or {}).get("detail")))
+                return part_of("image/*", None, item.url, detail=(item.vendor_metadata or {}).get("detail"))
             case parts.DocumentUrl(force_download=False, media_type="application/pdf"):
-                return wire.FilePart(wire.FileData(item.url))
+                return part_of(item.media_type, None, item.url)
             case parts.ImageUrl() | parts.AudioUrl() | parts.DocumentUrl():
-                download = await models.download_item(item, "bytes")
-                item = parts.BinaryContent(download["data"], media_type=download["data_type"])
-        match item:
-            case parts.BinaryContent(is_image=True):
-                return wire.ImagePart(wire.ImageUrl(item.data_uri, (item.vendor_metadata or {}).get("detail")))
-            case parts.BinaryContent(is_audio=True, format="wav" | "mp3"):
-                return wire.AudioPart(wire.InputAudio(item.base64, item.format))
-            case parts.BinaryContent(media_type="application/pdf"):
-                return wire.FilePart(wire.FileData(item.data_uri, f"{item.identifier}.pdf"))
-            case parts.BinaryContent(media_type=str(kind)) if kind.startswith("text/"):
-                text = item.data.decode()
-                return wire.TextPart(self._format_inlined_text_file(text, media_type=kind, identifier=item.identifier))
-        raise exceptions.UserError(f"{item.media_type} cannot be sent; send images, PDF, text, and audio as WAV or MP3")
+                file = await models.download_item(item, "bytes")
+                item = parts.BinaryContent(
+                    file["data"], media_type=file["data_type"], vendor_metadata=item.vendor_metadata
+                )
+        if not isinstance(item, parts.BinaryContent):
+            raise exceptions.UserError(f"{type(item).__name__} cannot be sent; send a BinaryContent")
+        detail = (item.vendor_metadata or {}).get("detail")
+        part = part_of(item.media_type, item.data, name=f"{item.identifier}.pdf", detail=detail)
+        if isinstance(part, wire.TextPart):
+            names = {"media_type": item.media_type, "identifier": item.identifier}
+            return wire.TextPart(self._format_inlined_text_file(part.text, **names))
+        return part
 
 
 @dataclass
@@ -228,32 +219,33 @@ class RouterStreamedResponse(models.StreamedResponse):  # type: ignore[misc]
     async def _get_event_iterator(self) -> AsyncIterator[parts.ModelResponseStreamEvent]:
         manager = self._parts_manager
         async for event in self.stream:
+            pieces: Iterable[parts.ModelResponseStreamEvent] = ()
             match event:
                 case wire.OutputDelta():
-                    for piece in manager.handle_text_delta(vendor_part_id=None, content=event.data.text):
-                        yield piece
+                    pieces = manager.handle_text_delta(vendor_part_id=None, content=event.data.text)
                 case wire.ToolCallDelta(data=call):
                     id = call.call_id or None
-                    for piece in manager.handle_tool_call_delta_events(
+                    pieces = manager.handle_tool_call_delta_events(
                         vendor_part_id=call.index, tool_name=call.name or None, args=call.arguments, tool_call_id=id
-                    ):
-                        yield piece
+                    )
                 case wire.ReasoningDelta(data=thought):
                     part = thinking_part(wire.Reasoning(thought.provider, thought.items, thought.text))
-                    yield manager.handle_part(vendor_part_id=None, part=part)
+                    pieces = [manager.handle_part(vendor_part_id=None, part=part)]
                 case wire.RouteStarted():
                     self.provider_response_id = event.data.trace_id
                     self.model_name = event.data.routing.selected_model
                 case wire.RouteFallback():
                     self.model_name = event.data.to_model
-                case wire.RouteCompleted(data=response):
-                    facts = facts_of(response)
-                    self._usage = facts.pop("usage")
-                    for name, value in facts.items():
+                case wire.RouteCompleted():
+                    fields = fields_of(self.stream.result)
+                    self._usage = fields.pop("usage")
+                    for name, value in fields.items():
                         setattr(self, name, value)
                 case wire.StreamError():
                     with translated(self.model_name, in_stream=True):
                         self.stream.raise_failure()
+            for piece in pieces:
+                yield piece
 
     async def close_stream(self) -> None:
         """End the call."""
@@ -270,8 +262,7 @@ def translated(model_name: str, *, in_stream: bool = False) -> Iterator[None]:
             raise exceptions.ContentFilterError(error.message) from error
         default = exceptions.ModelServerError if error.status >= 500 else exceptions.ModelRequestRejectedError
         category = CATEGORIES.get(error.status, default)
-        rows = [*error.detail.get("rejected_candidates", ()), *error.detail.get("attempts", ())]
-        if any(row.get("reason", row.get("error")) in ("context", "context_overflow") for row in rows):
+        if is_overflow(error):
             category = exceptions.ModelContextWindowExceededError
         # the detail may list every model of the catalogue, and the framework shows the body in the message
         body = {name: value for name, value in error.body["error"].items() if name != "detail"}
@@ -320,20 +311,19 @@ def thinking_part(reasoning: wire.Reasoning) -> parts.ThinkingPart:
     return parts.ThinkingPart(reasoning.text or "", signature=reasoning.pack(), provider_name=SYSTEM)
 
 
-def facts_of(response: RouteResponse) -> dict[str, object]:
-    """Fields of a ``ModelResponse``. The cost is that of all attempts."""
-    routing = response.routing
-    tokens = routing.tokens
-    usage = RequestUsage(input_tokens=tokens.input, output_tokens=tokens.output, cost=Decimal(str(routing.cost_usd)))
+def fields_of(answer: Answer) -> dict[str, object]:
+    """Fields of a ``ModelResponse``."""
+    tokens = answer.routing.tokens
+    # a replayed answer costs nothing again; str, since the framework adds decimals
+    cost = Decimal(0) if answer.replayed else Decimal(str(answer.routing.cost_usd))
+    usage = RequestUsage(input_tokens=tokens.input, output_tokens=tokens.output, cost=cost)
     usage.cache_read_tokens = tokens.cached
     usage.cache_write_tokens = tokens.written
     usage.output_reasoning_tokens = tokens.reasoning
-    details = {name: getattr(routing, name) for name in ("cost_usd", "latency_ms", "cache_hit", "policy_version")}
-    details["fallback_model"] = response.fallback_model
     return {
         "usage": usage,
-        "model_name": routing.selected_model,
-        "provider_response_id": response.trace_id,
-        "finish_reason": FINISH_REASONS.get(response.finish_reason or ""),
-        "provider_details": details | {"trace_id": response.trace_id, "finish_reason": response.finish_reason},
+        "model_name": answer.routing.selected_model,
+        "provider_response_id": answer.trace_id,
+        "finish_reason": FINISH_REASONS.get(answer.finish_reason or ""),
+        "provider_details": facts_of(answer),
     }
