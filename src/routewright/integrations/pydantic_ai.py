@@ -87,8 +87,7 @@ class RouterModel(models.Model):  # type: ignore[misc]
         self, messages: Chat, model_settings: Settings, model_request_parameters: Parameters
     ) -> parts.ModelResponse:
         """Answer a request."""
-        with translated(self.model_name):
-            turns, options, _ = await self._read(messages, model_settings, model_request_parameters)
+        async with self._call(messages, model_settings, model_request_parameters) as (turns, options, _):
             answer = await self.router.route(turns, **options)
         content = [] if answer.reasoning is None else [thinking_part(answer.reasoning)]
         if answer.output:
@@ -102,8 +101,7 @@ class RouterModel(models.Model):  # type: ignore[misc]
         self, messages: Chat, model_settings: Settings, model_request_parameters: Parameters, run_context: object = None
     ) -> AsyncGenerator[models.StreamedResponse]:
         """Answer a request piece by piece. A fault after the first text or tool call raises."""
-        with translated(self.model_name):
-            turns, options, parameters = await self._read(messages, model_settings, model_request_parameters)
+        async with self._call(messages, model_settings, model_request_parameters) as (turns, options, parameters):
             stream = self.router.stream(turns, **options)
             stream.expect_text()
             await stream.start()
@@ -114,13 +112,14 @@ class RouterModel(models.Model):  # type: ignore[misc]
         self, messages: Chat, model_settings: Settings, model_request_parameters: Parameters
     ) -> RequestUsage:
         """Estimate the input tokens for the model that would answer."""
-        with translated(self.model_name):
-            turns, options, _ = await self._read(messages, model_settings, model_request_parameters)
+        async with self._call(messages, model_settings, model_request_parameters) as (turns, options, _):
             return RequestUsage(input_tokens=(await self.router.prepare(turns, **options).count_tokens()).estimate)
 
-    async def _read(
+    @asynccontextmanager
+    async def _call(
         self, messages: Chat, model_settings: Settings, parameters: Parameters
-    ) -> tuple[list[Message], CallOptions, Parameters]:
+    ) -> AsyncGenerator[tuple[list[Message], CallOptions, Parameters]]:
+        """The messages and options of a call, and its parameters. Raises our errors as those of pydantic-ai."""
         if not self.router.is_sandbox:
             models.check_allow_model_requests()
         model_settings, parameters = self.prepare_request(model_settings, parameters)
@@ -139,9 +138,10 @@ class RouterModel(models.Model):  # type: ignore[misc]
         tools = [declaration(tool) for name, tool in parameters.declared_tool_defs.items() if name in names]
         if tools or choice != "auto":
             own |= {"tools": tools, "tool_choice": choice}
-        turns = await self._turns(messages, parameters)
-        options = merge_options(self.model_name, turns, self.options, own, settings.get("routewright", {}))
-        return turns, options, parameters
+        with translated(self.model_name):
+            turns = await self._turns(messages, parameters)
+            options = merge_options(self.model_name, turns, self.options, own, settings.get("routewright", {}))
+            yield turns, options, parameters
 
     async def _turns(self, messages: Chat, parameters: Parameters) -> list[Message]:
         turns: list[Message] = []
