@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import AsyncGenerator, Iterator
 from typing import Unpack
 
@@ -13,7 +12,7 @@ from routewright import Answer, Router, RouterError, ValidationFailed, wire
 from routewright.errors import require_extra
 from routewright.wire import JsonObject
 
-from .options import CallOptions, check_options, merge_options
+from .options import CallOptions, arguments_of, check_options, facts_of, merge_options, part_of
 
 with require_extra("google-adk", __name__):
     from google.adk.models import BaseLlm, LlmRequest, LlmResponse
@@ -26,9 +25,6 @@ SUPPORTED = {
     "automatic_function_calling", "http_options", "labels", "response_mime_type", "thinking_config", "tool_config",
 }  # fmt: skip
 """Fields of a config. Others are refused, since the answer would not be what they ask for."""
-AUDIO = ("audio/wav", "audio/x-wav", "audio/mpeg", "audio/mp3")
-EXECUTED = {"executable_code", "code_execution_result", "tool_call", "tool_response"}
-"""Parts that are sent as text: what Gemini ran by itself, and what came of it."""
 REASONS = {None: "STOP", "stop": "STOP", "tool_calls": "STOP", "length": "MAX_TOKENS", "budget": "MAX_TOKENS"}
 CHOICES = {"ANY": "required", "NONE": "none"}
 
@@ -73,7 +69,8 @@ class RouterLlm(BaseLlm):  # type: ignore[misc]
                 answer = await self.router.route(messages, **options)
         except RouterError as error:
             kind = errors.ClientError if error.status < 500 else errors.ServerError
-            raise kind(error.status, {"error": {**error.body["error"], "status": error.code}}) from error
+            body = {"message": error.message, "status": error.code, "trace_id": error.trace_id}
+            raise kind(error.status, {"error": body}) from error
         yield _response(answer, shows_thoughts)
 
     def _merge(self, request: LlmRequest, messages: list[wire.Message]) -> CallOptions:
@@ -90,10 +87,8 @@ class RouterLlm(BaseLlm):  # type: ignore[misc]
 
 
 def _messages(request: LlmRequest) -> Iterator[wire.Message]:
-    if (instruction := request.config.system_instruction) is not None:
-        if not isinstance(instruction, str | types.Content):
-            raise ValidationFailed.at("config.system_instruction", "is neither a text nor a Content", "pass a text")
-        yield wire.Message("system", extract_system_instruction(request.config) or "")
+    if request.config.system_instruction is not None:
+        yield wire.Message("system", extract_system_instruction(request.config))  # the Router refuses None
     for turn, content in enumerate(request.contents):
         parts = list[wire.Part]()
         calls = list[wire.ToolCall]()
@@ -112,8 +107,8 @@ def _messages(request: LlmRequest) -> Iterator[wire.Message]:
                 parts += map(_file, result.parts or ())
             elif part.inline_data or part.file_data:
                 parts.append(_file(part))
-            elif (text := part.text or part.model_dump_json(exclude_none=True, include=EXECUTED)) != "{}":
-                parts.append(wire.TextPart(text))
+            elif part.text:
+                parts.append(wire.TextPart(part.text))
         if parts or calls or reasoning:
             plain = parts[0].text if len(parts) == 1 and isinstance(parts[0], wire.TextPart) else parts
             role: wire.Role = "assistant" if content.role in ("model", "assistant") else "user"
@@ -122,19 +117,7 @@ def _messages(request: LlmRequest) -> Iterator[wire.Message]:
 
 def _file(part: types.Part | types.FunctionResponsePart) -> wire.Part:
     file = part.inline_data or part.file_data
-    mime_type = (file.mime_type or "unknown").partition(";")[0].lower()
-    if not (url := getattr(file, "file_uri", None)):
-        if mime_type.startswith("text/"):
-            return wire.TextPart((file.data or b"").decode("utf-8", "replace"))
-        data = b64encode(getattr(file, "data", None) or b"").decode()
-        if mime_type in AUDIO:
-            return wire.AudioPart(wire.InputAudio(data, "wav" if "wav" in mime_type else "mp3"))
-        url = f"data:{mime_type};base64,{data}"
-    if mime_type.startswith("image/"):
-        return wire.ImagePart(wire.ImageUrl(url))
-    if mime_type == "application/pdf":
-        return wire.FilePart(wire.FileData(url, file.display_name))
-    raise ValidationFailed.at("contents", f"hold a file of type {mime_type!r}", "send images, PDFs, wav, mp3 or text")
+    return part_of(file.mime_type, getattr(file, "data", None), getattr(file, "file_uri", None), file.display_name)
 
 
 def _params(config: types.GenerateContentConfig) -> JsonObject:
@@ -179,7 +162,10 @@ def _tools(config: types.GenerateContentConfig) -> JsonObject:
 
 
 def _json(value: object) -> str:
-    return msgspec.json.encode(value, enc_hook=str).decode()
+    try:
+        return msgspec.json.encode(value, enc_hook=str).decode()
+    except (UnicodeEncodeError, RecursionError) as error:
+        raise ValidationFailed.at("contents", f"cannot be read: {error}", "send values that JSON can hold") from error
 
 
 def _partial(part: types.Part) -> LlmResponse:
@@ -196,13 +182,12 @@ def _response(answer: Answer, shows_thoughts: bool) -> LlmResponse:
         parts.append(types.Part(text=answer.output))
     for call in answer.tool_calls or ():
         name = call.function.name
-        try:
-            arguments = msgspec.json.decode(call.function.arguments or "{}", type=JsonObject)
+        arguments = arguments_of(call)
+        if isinstance(arguments, str):
+            malformed.append(f"the arguments of {name} are no JSON object")
+        else:
             parts.append(types.Part(function_call=types.FunctionCall(id=call.id, name=name, args=arguments)))
-        except msgspec.DecodeError:
-            malformed.append(name)
     reason = "MALFORMED_FUNCTION_CALL" if malformed else REASONS.get(answer.finish_reason, "OTHER")
-    problem = f"the arguments of {', '.join(malformed)} are no JSON object" if malformed else "the answer was cut"
     tokens = answer.routing.tokens
     usage = types.GenerateContentResponseUsageMetadata(
         prompt_token_count=tokens.input,
@@ -217,7 +202,7 @@ def _response(answer: Answer, shows_thoughts: bool) -> LlmResponse:
         partial=False,
         finish_reason=reason,
         error_code=None if reason == "STOP" else reason,
-        error_message=None if reason == "STOP" else problem,
-        custom_metadata={"routewright": {"trace_id": answer.trace_id, **msgspec.to_builtins(answer.routing)}},
+        error_message="; ".join(malformed) or None,
+        custom_metadata={"routewright": facts_of(answer)},
         usage_metadata=usage,
     )
