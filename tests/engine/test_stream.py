@@ -179,14 +179,16 @@ async def test_tool_calls_stream_in_pieces() -> None:
 
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("options", [{}, {"fallback": {"on_partial": "restart"}}], ids=["by default", "on request"])
-async def test_text_never_restarts_since_it_cannot_say_so_and_the_error_has_a_hint(options: Any, late: bool) -> None:
+async def test_text_never_restarts_since_it_cannot_say_so_and_the_error_does(options: Any, late: bool) -> None:
     house = House([said(Delta("half an"), ProviderFault("reset")), ANSWER], [ANSWER])
     async with house.router.stream("hi", goal="quality", **options) as stream:
         if late:
             await anext(stream)
         text = stream.text()
         assert await anext(text) == "half an"
-        with pytest.raises(UpstreamFailed, match="part of the answer had been read; iterate over events"):
+        with pytest.raises(
+            UpstreamFailed, match="part of the answer had been read, and cannot be taken back; try again"
+        ):
             await anext(text)
     assert (len(house.good.calls), house.spare.calls) == (1, [])
 

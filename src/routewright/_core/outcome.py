@@ -19,9 +19,7 @@ from .attempts.record import Attempt
 from .call import Call
 from .routing.budget import Amount
 
-_BEGUN = (
-    "part of the answer had been read; iterate over events with on_partial='restart' to get the answer from its start"
-)
+_BEGUN = "part of the answer had been read, and cannot be taken back; try again"
 _REMEDIES = {
     FaultKind.AUTH: "check the provider's key",
     FaultKind.CONTEXT_OVERFLOW: "shorten the input, or widen 'models'",
