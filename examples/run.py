@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from routewright import Agent, BudgetExceeded, Router
+from routewright import Agent, Router
+from routewright.errors import QuotaExhausted
 from routewright.wire import SubTraceSpan
 
 REVIEWS = ["Great kettle!", "It broke after a day.", "Does what it says."]
@@ -27,7 +28,7 @@ async def main() -> None:
             async with router.run(total_budget_usd=0.0001) as run:
                 while True:
                     await router.route("One more?", params={"max_output_tokens": 50})
-        except BudgetExceeded as error:
+        except QuotaExhausted as error:
             print(f"stopped at ${run.cost_usd:.6f}: {error.message}")
 
 

@@ -636,8 +636,6 @@ class ToolContext(Struct, kw_only=True):
     """Set by the tool as it spends: counted even if the tool then fails or times out."""
     trace_id: str | None = None
     """Set by the tool to a trace of its own, to show that below the step."""
-    limit: wire.RunLimit | None = None
-    """The run's budget, for model calls that are part of the run."""
 
 
 class ToolFailed(Exception):

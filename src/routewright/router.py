@@ -25,7 +25,7 @@ from ._core.structured_output import Form
 from ._core.tokens.estimate import bounds_of
 from ._core.trace.spans import describe_course
 from ._engine.answer import Answer
-from ._engine.context import NO_TAGS, current_parent, current_run, current_tags, find_parent, find_run, within
+from ._engine.context import current_parent, current_run, current_tags, find_parent, find_run, within
 from ._engine.hooks import EventHook, HookCounts, Subscription, TraceHook
 from ._engine.many import Many
 from ._engine.prepared import InputTokens, Prepared
@@ -306,11 +306,10 @@ class Router:
 
         Takes some microseconds; call it in a thread for bodies of many kilobytes. Raises ``InvalidJson`` and
         ``ValidationFailed``."""
-        tags_by_scope = current_tags()
         own = self._caller if current_run() is None else self.caller
         caller = own if caller is None else self.resolve_caller(caller)
         route_request = read_request(request, _declared(options) if "tools" in options else options)
-        if tags_by_scope is not NO_TAGS and (tags := tags_by_scope.get(self._parts.tags)):
+        if current_tags() is not None and (tags := self._parts.tags.here()):
             route_request = add_tags(route_request, tags)
         parent = None if traceparent is None else parse_traceparent(traceparent)
         if current_parent() is not None or "opentelemetry.trace" in sys.modules:
@@ -488,9 +487,8 @@ class Router:
         ``metadata`` are ``tags`` of all of them. ``caller`` is their default; calls for other accounts are not part of
         the run. A run holds one concurrency slot, for an hour at most, and its calls none.
 
-        A call that does not fit into what is left of the budget raises ``QuotaExhausted``; in the sandbox, and in a run
-        within another, ``BudgetExceeded``. Raises ``ValidationFailed``, and as it begins ``RateLimited``,
-        ``PermissionDenied``, ``AuthenticationFailed`` and ``StorageUnavailable``."""
+        A call that does not fit into what is left of the budget raises ``QuotaExhausted``. Raises ``ValidationFailed``,
+        and as it begins ``RateLimited``, ``PermissionDenied``, ``AuthenticationFailed`` and ``StorageUnavailable``."""
         tags = self._parts.tags
         merged = merge_tags(tags.here(), read_tags(metadata or {}))
         fields = {"task": "run", "total_budget_usd": total_budget_usd, "metadata": {**merged}}
@@ -561,8 +559,8 @@ class Router:
     @property
     def caller(self) -> Caller:
         """The default caller: inside a run of this Router the run's, unless ``as_caller`` set one."""
-        if current_run() is not None and self._caller == Caller(environment=self._caller.environment):
-            inside = find_run(self._parts.engine.admissions)
+        if current_run() is not None and not self._is_view:
+            inside = find_run(self._parts.ids)
             return self._caller if inside is None else inside.scope.caller
         return self._caller
 
@@ -691,8 +689,7 @@ class Router:
         return call
 
     def _input_of(self, request: RequestLike, options: Options, form: Form | None = None) -> RawRequest | Read:
-        tags_by_scope = current_tags()
-        tags = None if tags_by_scope is NO_TAGS else tags_by_scope.get(self._parts.tags)
+        tags = None if current_tags() is None else self._parts.tags.here()
         parent = find_parent() if current_parent() is not None or "opentelemetry.trace" in sys.modules else None
         if not options and not tags and form is None and (read := read_turns(request, parent)) is not None:
             return read

@@ -35,7 +35,7 @@ ASK = "or ask for less, such as a smaller params.max_output_tokens"
             "the tag team=a:b has $0 left of its daily $1, and the",
             "2026-11-30",
         ),
-        (Purse("agent_run", "run:r", 0), "the agent run has $0 left of its $0, and the", None),
+        (Purse("agent_run", "run:r", 0), "the run has $0 left of its total_budget_usd of $0, and the", None),
     ],
 )
 def test_a_limit_that_is_used_up_is_named_with_its_month(purse: Purse, said: str, period: str | None) -> None:

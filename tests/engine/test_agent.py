@@ -195,8 +195,9 @@ async def test_in_the_sandbox_a_spent_budget_is_the_one_of_the_run() -> None:
     answer = await Agent(made, tools=[add], max_steps=1_000, total_budget_usd=0.0003).run("go")
     assert answer.status == "budget_exceeded"
     left = f"{0.0003 - answer.summary.total_cost_usd:.9f}".rstrip("0")
-    message = f"the agent run has ${left} left, too little for a model call; raise total_budget_usd"
-    assert answer.error == {"code": "router.budget_exceeded", "message": message}
+    assert answer.error is not None
+    assert answer.error["code"] == "quota_exhausted"
+    assert answer.error["message"].startswith(f"the run has ${left} left of its total_budget_usd of $0.0003, and the ")
 
 
 async def test_a_failed_step_is_tried_once_more() -> None:

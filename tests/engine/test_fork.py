@@ -308,3 +308,24 @@ def test_a_child_that_exits_by_an_error_leaves_the_parents_call_alone(tmp_path: 
         router.blocking.close()
     """
     assert run_script(code) == "0 [300000]"
+
+
+def test_the_calls_of_a_forked_child_are_charged_to_the_run_around_them(tmp_path: Path) -> None:
+    code = f"""
+        from routewright import RouterError, SqliteStorage
+        provider = CallableProvider(lambda call: "x", models=[TIGHT])
+        router = Router(providers=[provider], storage=SqliteStorage({str(tmp_path / "store.db")!r}))
+
+        def call():
+            for _ in range(9):
+                try:
+                    router.blocking.route("hi", params={{"max_output_tokens": 20}})
+                except RouterError as error:
+                    print(type(error).__name__, error.detail["level"], flush=True)
+                    return
+
+        with router.blocking.run(total_budget_usd=0.0004):
+            assert in_child(call) == 0
+            call()
+    """
+    assert run_script(code) == "QuotaExhausted agent_run\nQuotaExhausted agent_run"

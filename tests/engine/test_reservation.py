@@ -149,9 +149,7 @@ async def call(bank: Bank, run: RunLimit | None = RUN, tokens: int = 100, **opti
 
 def inside(bank: Bank, run: RunLimit) -> InsideRun:
     """A place for the model calls of a run."""
-    scope = RunScope(
-        bank.router.engine.admissions, ACME, "agents", id=run.id, cap_nanos=run.limit_nanos, has_purse=True
-    )
+    scope = RunScope(bank.router.engine.ids, ACME, "agents", id=run.id, cap_nanos=run.limit_nanos, has_purse=True)
     return InsideRun(scope, None)
 
 

@@ -45,7 +45,7 @@ async def test_a_runs_budget_holds_within_its_accounts() -> None:
     house = await House(lambda _: asks("add", {"a": 1, "b": 1}), monthly_limit_usd=0.01).open()
     body = (await house.run(max_steps=1_000, total_budget_usd=WORST_USD)).body
     assert (body["status"], body["error"]["code"]) == ("budget_exceeded", "quota_exhausted")
-    assert "the agent run has" in body["error"]["message"]
+    assert "the run has" in body["error"]["message"]
     assert body["summary"]["total_cost_usd"] <= WORST_USD
     assert (await house.run(max_steps=2)).body["marker"] == "max_steps_reached"
 

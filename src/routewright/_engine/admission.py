@@ -40,6 +40,8 @@ from .trace_log import TraceLog
 
 _log = logging.getLogger(__name__)
 _HINT = "add it with Console.create_account or 'routewright accounts create', or set Settings(unknown_accounts='serve')"
+MONEY_ERRORS = errors.QuotaExhausted, errors.InsufficientBalance, errors.BudgetExceeded
+"""Refusals of a call for a lack of money."""
 TRIES = 5
 """Decisions per call, each within the balance that the storage reported last."""
 OPEN_S = 0.25
@@ -91,7 +93,7 @@ class Admissions:
         the storage keeps no accounts."""
         key_id = caller.key_id
         if inside is None and current_run() is not None:
-            inside = find_run(self, caller)
+            inside = find_run(self.ids, caller)
         run = None if inside is None else inside.scope.limit
         scope = scope if inside is None else inside.scope.right
         may_be_open = read.request.idempotency_key is None and run is None
@@ -275,6 +277,8 @@ class Admission(Struct, eq=False):
             error.headers = self.headers | error.headers
             error.request_id = error.request_id or self._shared.ids("req_")
             self._shared.count_refusal(error)
+            for run in () if self.in_run is None else self.in_run.inside.scope.around():
+                run.is_short = isinstance(error, MONEY_ERRORS)
 
     @property
     def is_remote(self) -> bool:

@@ -15,16 +15,17 @@ from msgspec import json
 from routewright import errors, wire
 from routewright._core.agent.machine import AgentRun, CallModel, Ended, Observation, RunTools
 from routewright._core.agent.record import RunRecord, run_trace, words_of
-from routewright._core.money import budget_nanos, usd
+from routewright._core.money import budget_nanos
 from routewright.protocols import ToolContext
-from routewright.wire.money import nanos_of, usd_text
+from routewright.wire.money import nanos_of
 
+from .admission import MONEY_ERRORS
 from .answer import reread
 from .checkpoints import Checkpoints, Resumption, identity_of
 from .context import InsideRun, inside_run
 from .request_input import Read
 from .route import Engine
-from .run import LAST_S, SHORT, OpenRun
+from .run import LAST_S, OpenRun
 from .storage import GuardedStorage
 from .tool_calls import APPROVAL_S, run_tool
 from .turns import AgentSettings, Turns
@@ -250,12 +251,6 @@ class Run:
             took_ms = 0.0
             self._record_nested(run)
             try:
-                cap, spent = self._cap_nanos, state.spent_nanos
-                if cap is not None and spent >= cap:
-                    problem = f"the agent run has spent ${usd_text(spent)} of its ${usd_text(cap)}; raise its budget"
-                    raise errors.QuotaExhausted(
-                        problem, detail={"level": "agent_run", "limit_usd": usd(cap), "spent_usd": usd(spent)}
-                    )
                 key = None if self._is_immediate else f"{state.trace_id}.{action.number}.{run.tries}"
                 read = self._turns.read(state, escalate=action.escalate, key=key)
                 inside = InsideRun(self._scope, None)
@@ -269,7 +264,7 @@ class Run:
                         continue
                 if self._turns.shorten(state, error):
                     continue
-                is_short = isinstance(error, SHORT)
+                is_short = isinstance(error, MONEY_ERRORS)
                 is_own = is_short and error.detail.get("level") == "agent_run"
                 if not (state.steps or error.retryable or error.trace_id or is_own):
                     raise  # the run is refused before its first step
@@ -295,7 +290,6 @@ class Run:
                     deadline=self.clock.monotonic() + self._step_s,
                     left_nanos=None if left_nanos is None else left_nanos // len(action.calls),
                     metadata=metadata,
-                    limit=self._scope.limit,
                 )
                 settings = self._settings
                 with inside_run(self._scope, context.step), settings.tags(**tags):

@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from math import inf
-from types import MappingProxyType
-from typing import Any, NamedTuple, NoReturn, Self, TypeVar
+from typing import Any, Generic, NamedTuple, NoReturn, Self, TypeVar
 
 import anyio.lowlevel
 from msgspec import Struct, field
@@ -22,7 +21,7 @@ from routewright._core.request.read import merge_tags
 from routewright._core.routing.budget import Amount, Room, Share, SharedBudget
 from routewright._runtime.fork import Guard
 from routewright._runtime.loop import Signal, this_task
-from routewright.wire import Caller, NestedCall, RunLimit, Scope
+from routewright.wire import Caller, NestedCall, Purse, RunLimit, Scope
 from routewright.wire.ids import RANDOM, SAMPLED, TraceParent, span_id_of
 from routewright.wire.money import nanos_of
 
@@ -89,24 +88,50 @@ class CancelWatch(Struct, eq=False):
         return isinstance(error, KeyboardInterrupt | SystemExit | anyio.get_cancelled_exc_class())
 
 
-_NONE: Mapping[str, Any] = MappingProxyType({})
-NO_TAGS: Mapping[TagScopes, Mapping[str, Any]] = MappingProxyType({})
-_tags: ContextVar[Mapping[TagScopes, Mapping[str, Any]]] = ContextVar("routewright.tags", default=NO_TAGS)
+class Block(Struct, Generic[T], eq=False):
+    """A ``with`` block that sets something in this context."""
+
+    value: T
+    outer: Block[T] | None
+    is_over: bool = False
+    """It has ended, but some context still has it."""
+
+
+@contextmanager
+def _setting(variable: ContextVar[Block[T] | None], value: T) -> Iterator[None]:
+    outer = variable.get()
+    while outer is not None and outer.is_over:
+        outer = outer.outer
+    block = Block(value, outer)
+    task = this_task()
+    variable.set(block)
+    try:
+        yield
+    finally:
+        # A generator may be ended by another task, as by the garbage collector, or before a block that began later;
+        # then the variable cannot be set back. Otherwise the block is not marked: tasks that started in it keep its
+        # value. test_a_generator_that_is_dropped_in_a_run_leaves_nothing_behind
+        if variable.get() is block and this_task() is task:
+            variable.set(outer)
+        else:
+            block.is_over = True
+
+
+def _values(variable: ContextVar[Block[T] | None]) -> Iterator[T]:
+    """What the blocks around set, innermost first."""
+    block = variable.get()
+    while block is not None:
+        if not block.is_over:
+            yield block.value
+        block = block.outer
+
+
+_tags: ContextVar[Block[tuple[TagScopes, Mapping[str, Any]]] | None] = ContextVar("routewright.tags", default=None)
 """Shared by all Routers: contexts keep their variables for ever, so a variable per Router would leak."""
 
 
 current_tags = _tags.get
-"""The tags of all Routers in this context; ``NO_TAGS`` if there are none."""
-
-
-@contextmanager
-def _setting(variable: ContextVar[T], value: T) -> Iterator[None]:
-    before = variable.get()
-    variable.set(value)
-    try:
-        yield
-    finally:
-        variable.set(before)  # not a reset, which fails where a generator is ended in another context
+"""The innermost block of tags, of any Router; None if there is none."""
 
 
 class TagScopes:
@@ -114,20 +139,21 @@ class TagScopes:
 
     def here(self) -> Mapping[str, Any]:
         """The tags set in this context; may be empty."""
-        return _tags.get().get(self, _NONE)
+        tags: Mapping[str, Any] = {}
+        for scopes, inner in _values(_tags):
+            if scopes is self:
+                tags = {**inner, **tags}
+        return tags
 
-    @contextmanager
-    def scope(self, tags: Mapping[str, Any]) -> Iterator[None]:
-        """Set checked tags inside, on top of the outer ones."""
-        with _setting(_tags, {**_tags.get(), self: merge_tags(self.here(), tags)}):
-            yield
+    def scope(self, tags: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """Set checked tags inside, on top of the outer ones. Raises ``ValidationFailed`` if they are too large."""
+        merge_tags(self.here(), tags)
+        return _setting(_tags, (self, tags))
 
 
 UNLIMITED_NANOS = 2**62
 MOST_CALLS = 1_000
 """Calls that a run lists in its trace; it counts the cost of all."""
-_booking = Guard()
-"""Held while the money of a run changes."""
 _UNUSED = Amount()
 
 
@@ -136,7 +162,7 @@ class RunScope(Struct, eq=False):
     several loops and threads."""
 
     router: object
-    """The ``Admissions`` of its Router."""
+    """The ``Ids`` of its Router, which stay the same after a fork."""
     caller: Caller
     right: Scope
     """What an API key must be allowed to use."""
@@ -162,6 +188,10 @@ class RunScope(Struct, eq=False):
     """The cost of all calls that ended."""
     waiting: list[Signal] = field(default_factory=list)
     """Set when the budget may have more room; shared with the runs around it."""
+    booking: Guard = field(default_factory=Guard)
+    """Held while its money changes; shared with the runs around it."""
+    is_short: bool = False
+    """The last call that ended was refused for a lack of money."""
     is_over: bool = False
 
     def begin(self, id: str, cap_nanos: int | None, used_nanos: int = 0, tool_nanos: int = 0) -> None:
@@ -172,6 +202,7 @@ class RunScope(Struct, eq=False):
         self.tool_nanos = tool_nanos
         if self.within is not None:
             self.waiting = self.within.scope.waiting
+            self.booking = self.within.scope.booking
             self.budget = self.within.scope.budget
         if cap_nanos is not None and (self.within is not None or self.caller.environment == "sandbox"):
             self.budget = SharedBudget(Room(cap_nanos - used_nanos, None), self.budget)
@@ -184,6 +215,13 @@ class RunScope(Struct, eq=False):
         most = UNLIMITED_NANOS if self.cap_nanos is None else max(0, self.cap_nanos - self.tool_nanos)
         return RunLimit(self.id, most) if self.has_purse else None
 
+    @property
+    def purse(self) -> Purse | None:
+        """The budget with the least left, of its own and those of the runs around it."""
+        runs = (run for run in self.around() if run.cap_nanos is not None)
+        purses = [Purse("agent_run", f"run:{run.id}", run.cap_nanos, run.used_nanos) for run in runs]
+        return min(purses, key=lambda purse: purse.left_nanos or 0, default=None)
+
     def around(self) -> Iterator[RunScope]:
         """The run, and those around it."""
         yield self
@@ -192,7 +230,7 @@ class RunScope(Struct, eq=False):
 
     def spend(self, nanos: int) -> None:
         """Book the cost of a tool."""
-        with _booking.lock:
+        with self.booking.lock:
             for run in self.around():
                 run.used_nanos += nanos
                 run.tool_nanos += nanos
@@ -201,7 +239,7 @@ class RunScope(Struct, eq=False):
 
     def close(self) -> None:
         """End the run: later calls are not part of it."""
-        with _booking.lock:
+        with self.booking.lock:
             self.is_over = True
 
 
@@ -211,8 +249,6 @@ class InsideRun(NamedTuple):
     scope: RunScope
     step: int | None
     """The step of a tool call; 0 in a run without steps. None: model calls of the run itself, which records them."""
-    outer: InsideRun | None = None
-    """The place around it in this context, in a run of any Router."""
 
     @property
     def is_free(self) -> bool:
@@ -244,8 +280,10 @@ class RunShare(Struct, eq=False):
         that: returns when to try again."""
         scope = self.inside.scope
         assert scope.budget is not None, "else nothing has to be reserved"
-        with _booking.lock:
-            self.share = scope.budget.reserve(whole if scope.budget.free.holds(whole) else start)
+        with scope.booking.lock:
+            # room for one more: a call beside a stream that holds the rest would wait for itself
+            is_ample = scope.budget.free.without(start).holds(whole)
+            self.share = scope.budget.reserve(whole if is_ample else start)
             if self.share is not None:
                 return self.share
             scope.waiting.append(Signal())
@@ -256,40 +294,40 @@ class RunShare(Struct, eq=False):
         model = None if call.served is None else call.served.leg.id
         took_ms = round((call.ended_at - call.started_at) * 1000, 3)
         failed = call.status != "completed"
-        with _booking.lock:
+        with self.inside.scope.booking.lock:
             for run in self.inside.scope.around():
                 run.used_nanos += call.used.nanos
+                run.is_short = run.is_short and failed
             ended = NestedCall(0, call.id, usd(call.cost_nanos), model, call.tokens, 0.0, took_ms, failed)
             self.inside.add(ended, call.started_at)
             self.release(call.used)
 
     def release(self, used: Amount = _UNUSED) -> None:
         """Return what it holds. Safe to call twice."""
-        with _booking.lock:
+        scope = self.inside.scope
+        with scope.booking.lock:
             share, self.share = self.share, None
-            scope = self.inside.scope
             if share is not None and scope.budget is not None:
                 scope.budget.settle(share, used)
                 while scope.waiting:
                     scope.waiting.pop().set()
 
 
-_inside: ContextVar[InsideRun | None] = ContextVar("routewright.run", default=None)
+_inside: ContextVar[Block[InsideRun] | None] = ContextVar("routewright.run", default=None)
 current_run = _inside.get
-"""The innermost run, of any Router."""
+"""The innermost run, of any Router; None if there is none."""
 
 
 def inside_run(scope: RunScope, step: int) -> AbstractContextManager[None]:
     """Make calls in the block, and in tasks started there, part of a run."""
-    return _setting(_inside, InsideRun(scope, step, _inside.get()))
+    return _setting(_inside, InsideRun(scope, step))
 
 
 def find_run(router: object, caller: Caller | None = None) -> InsideRun | None:
     """The innermost run of this Router that has not ended. None for a ``caller`` of another account or environment: its
     calls are not charged to the run."""
-    inside = _inside.get()
-    while inside is not None and (inside.scope.router is not router or inside.scope.is_over):
-        inside = inside.outer
+    runs = (inside for inside in _values(_inside) if inside.scope.router is router and not inside.scope.is_over)
+    inside = next(runs, None)
     if inside is None or caller is None:
         return inside
     owner = inside.scope.caller
@@ -299,7 +337,7 @@ def find_run(router: object, caller: Caller | None = None) -> InsideRun | None:
 EVERYONE = "*"
 """Stands for all providers where some are named."""
 
-_parent: ContextVar[TraceParent | None] = ContextVar("routewright.traceparent", default=None)
+_parent: ContextVar[Block[TraceParent | None] | None] = ContextVar("routewright.traceparent", default=None)
 
 
 def within(parent: TraceParent | None) -> AbstractContextManager[None]:
@@ -308,13 +346,13 @@ def within(parent: TraceParent | None) -> AbstractContextManager[None]:
 
 
 current_parent = _parent.get
-"""The parent set in this context, if any."""
+"""The innermost block that sets a parent; None if there is none."""
 
 
 def find_parent(sent: TraceParent | None = None) -> TraceParent | None:
     """The trace parent of a call made here: the one set by ``within``, else the active span of OpenTelemetry, else the
     one ``sent`` with the request."""
-    parent = _parent.get()
+    parent = next(_values(_parent), None)
     if parent is None and "opentelemetry.trace" in sys.modules:
         # None while another thread imports the module
         get_current_span = getattr(sys.modules.get("opentelemetry.trace"), "get_current_span", None)

@@ -15,11 +15,9 @@ from routewright._core.routing.decide import Choice, choose, choose_vocabularies
 from routewright._core.routing.inputs import Defaults
 from routewright._runtime.loop import at_once
 from routewright.errors import BudgetExceeded, NoCandidates, StorageUnavailable
-from routewright.wire import DecisionInput, Grant, Overrun, Purse, Replay
-from routewright.wire.money import usd_text
+from routewright.wire import DecisionInput, Grant, Overrun, Replay
 
 from .admission import TRIES, Admission
-from .context import RunShare
 from .counting import Counting
 from .fleet import Fleet
 
@@ -40,8 +38,7 @@ class Deciding:
         # cheaper model may fit; a call is refused only if none does. A figure that is too low refuses nothing either:
         # without a choice the call asks for one nano-dollar more than it knows of, and the storage corrects it.
         # test_cached_balances_neither_admit_nor_refuse, test_a_cheaper_model_answers_if_the_balance_covers_no_other
-        assert admission.left is not None, "`enter` has looked"
-        left_nanos = admission.left.nanos
+        left_nanos = (admission.left or await admission.look()).nanos
         own_input = None
         if left_nanos is not None and call.asks is not None:
             check_costs_nothing(call.request.params)
@@ -84,25 +81,25 @@ class Deciding:
                 left_nanos = reply.purse.left_nanos
         raise StorageUnavailable(f"the caller's balance changed during each of {TRIES} decisions; try again")
 
-    async def reserve(self, admission: Admission, call: Call, in_run: RunShare) -> None:
+    async def reserve(self, admission: Admission, call: Call) -> None:
         """Limit a call to what it can reserve of its run's budget: room for all its attempts, or else for the first.
-        Waits within the call's time for money that other calls hold. Raises ``BudgetExceeded`` if the rest of the
+        Waits within the call's time for money that other calls hold. Raises ``QuotaExhausted`` if the rest of the
         budget is too little, and ``RateLimited``."""
+        in_run = admission.in_run
+        assert in_run is not None, "`enter` has looked"
         run = in_run.inside.scope
-        budget = run.budget
-        assert budget is not None, "the caller has checked"
+        assert run.budget is not None, "`enter` has looked"
+        assert run.purse is not None, "it has a budget"
         own_budget = call.request.budget
         while True:
-            left = budget.left
-            call.limit(left)
+            call.limit(run.budget.left)
             try:
                 choice = await self.choice(call)
-            except BudgetExceeded as error:
-                if call.request.budget != own_budget:  # nobody can raise the call's budget alone
-                    left_text = f"${usd_text(left.nanos or 0)} left, too little for a model call"
-                    error.message = f"the agent run has {left_text}; raise total_budget_usd"
-                    error.detail["level"] = "agent_run"
-                raise
+            except BudgetExceeded:
+                if call.request.budget == own_budget:
+                    raise
+                counted = await self.counting.count(call, self.input_of(call))
+                raise money_error(run.purse, least_nanos(counted, call.board)) from None
             tokens = call.bounds if choice.own_input is None else choice.own_input.tokens
             whole = worst_of_plan(choice.plan, tokens, UNLIMITED, choice.plan.decision_input.max_retries + 1)
             start = Amount(worst_of_start(choice.plan, tokens, choice.budget or UNLIMITED))
@@ -111,8 +108,7 @@ class Deciding:
                 call.limit(share.room)
                 return
             if not await admission.await_room(share):
-                purse = Purse("agent_run", run.id, run.cap_nanos, run.used_nanos, budget.reserved.nanos)
-                raise reserved_error(purse, call.timeout_ms if admission.is_patient else None)
+                raise reserved_error(run.purse, call.timeout_ms if admission.is_patient else None)
 
     def _is_outdated(self, call: Call, choice: Choice) -> bool:
         """True if the decision reserves less than a provider of the plan has billed since. The call then has newer

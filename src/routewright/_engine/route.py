@@ -419,16 +419,20 @@ class Engine:
                 call = self.make_call(read, admission.rights, fleet, admission)
             if call.policy is not None:  # it may shorten the time-out
                 admission.adopt(call)
+            has_budget = False
             if admission.in_run is not None:
                 call.in_run = admission.in_run
-                if admission.in_run.inside.scope.budget is not None:
-                    await self.deciding.reserve(admission, call, admission.in_run)
-            if is_open:
+                has_budget = admission.in_run.inside.scope.budget is not None
+            if is_open and not has_budget:
                 return AdmittedCall(call)
-            if (call.policy or self._guardrails) and not call.is_guarded and at_stage(self.guardrails(call), "input"):
-                reply = await admission.take()  # a guardrail may cost something: admit first
+            is_guarded = call.is_guarded or not (call.policy or self._guardrails)
+            is_guarded = is_guarded or not at_stage(self.guardrails(call), "input")
+            # a guardrail may cost something, and the answer to a repeated request needs no money: admit first
+            if not is_guarded or (has_budget and call.request.idempotency_key is not None):
+                reply = await admission.take()
                 if isinstance(reply, wire.Replay):
                     return reply.result
+            if not is_guarded:
                 await self.guard(call)
             if call.request.cache:
                 choice = await self.deciding.choice(call)
@@ -438,6 +442,8 @@ class Engine:
                 if isinstance(reply, wire.Replay):
                     return reply.result
             else:
+                if has_budget:
+                    await self.deciding.reserve(admission, call)
                 outcome = await self.deciding.afford(admission, call)
                 if isinstance(outcome, bytes):
                     if lookup is not None:

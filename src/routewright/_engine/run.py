@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from functools import partial
@@ -16,26 +17,26 @@ from routewright._core.money import budget_nanos, usd
 from routewright._core.outcome import event_of
 from routewright.protocols import Facts
 
-from .admission import Admission
+from .admission import MONEY_ERRORS, Admission
 from .checkpoints import CHECKPOINT_S
-from .context import RunScope, TagScopes, find_run, inside_run
+from .context import RunScope, TagScopes, current_run, find_run, inside_run
 from .request_input import Read
 from .route import Engine
 from .trace_writer import Pending
 
+_log = logging.getLogger(__name__)
+_ELSEWHERE = "no call was part of the run %s: its block was entered in another context, as in a thread; enter it there"
 LAST_S = 10.0
 """Time limit for settling a run that has ended."""
 LONGEST_MS = 3_600_000.0
 """How long a block of ``Router.run`` holds its slot."""
-SHORT = errors.QuotaExhausted, errors.InsufficientBalance, errors.BudgetExceeded
-"""Refusals of a call for a lack of money."""
 
 
 class OpenRun:
     """A run in progress: the scope of its calls, and its slot."""
 
     def __init__(self, engine: Engine, caller: wire.Caller, right: wire.Scope) -> None:
-        self.scope = RunScope(engine.admissions, caller, right, find_run(engine.admissions, caller))
+        self.scope = RunScope(engine.ids, caller, right, find_run(engine.ids, caller))
         self.headers: dict[str, str] = {}
         """Rate-limit headers, once it is admitted."""
         self._engine = engine
@@ -152,8 +153,8 @@ class RouterRun:
     @property
     def left_usd(self) -> float | None:
         """What its calls may still spend, by its budget and those of the runs around it. None: neither has one."""
-        left = [run.cap_nanos - run.used_nanos for run in self._scope.around() if run.cap_nanos is not None]
-        return usd(max(0, min(left))) if left else None
+        purse = self._scope.purse
+        return None if purse is None else usd(max(0, purse.left_nanos or 0))
 
     async def _begin(self) -> None:
         """Take a slot of the caller, unless a run around it has one."""
@@ -171,6 +172,9 @@ class RouterRun:
         return self
 
     def _leave(self) -> None:
+        block = current_run()
+        if (block is None or block.value.scope is not self._scope) and not self._scope.ended:
+            _log.warning(_ELSEWHERE, self.trace_id)
         self._entered.close()
         self._scope.close()
 
@@ -179,7 +183,9 @@ class RouterRun:
         status: wire.TraceStatus = "completed" if error is None else "cancelled"
         code = None
         if isinstance(error, Exception):
-            is_short = isinstance(error, SHORT) or (isinstance(error, ExceptionGroup) and error.subgroup(SHORT))
+            causes = error if isinstance(error, ExceptionGroup) else ExceptionGroup("", [error])
+            # a framework or an SDK raises an error of its own for a call that was refused
+            is_short = self._scope.is_short or causes.subgroup(MONEY_ERRORS) is not None
             status = "budget_exceeded" if is_short else "failed"
             code = error.code if isinstance(error, errors.RouterError) else errors.InternalError.code
         took_ms = round((self._log.clock.monotonic() - self._scope.began) * 1000, 3)

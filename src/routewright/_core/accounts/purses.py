@@ -30,7 +30,7 @@ BALANCE = -1  # marks a balance as limit: the credit granted so far
 LimitedPurse: TypeAlias = "tuple[Sums, int | None]"  # a purse and its limit
 _LEVELS: dict[str, Level] = {"run": "agent_run", **{level: level for level in get_args(Level)}}
 _OWNERS: dict[Level, str] = {
-    "agent_run": "the agent run", "key": "the key", "account": "the account", "day": "today", "week": "this week",
+    "agent_run": "the run", "key": "the key", "account": "the account", "day": "today", "week": "this week",
     "month": "this month",
 }  # fmt: skip
 _PERIOD = re.compile(r"(?:^|:)(?:(day|week|month):)?(\d{4}-\d{2}(?:-\d{2})?)$")
@@ -176,6 +176,8 @@ def money_error(purse: Purse, least_nanos: int | None) -> RouterError:
         message = f"the balance of the account is {_dollars(left)}{_needs(least_nanos, 'add credit')}"
         return InsufficientBalance(message, detail=detail)
     adjective = _ADJECTIVES[per] if purse.level in ("key", "tag") else ""
+    if purse.level == "agent_run":
+        adjective = "total_budget_usd of "
     message = f"{_owner_of(purse)} has {_dollars(left)} left of its {adjective}{_dollars(limit)}"
     return QuotaExhausted(f"{message}{_needs(least_nanos, 'raise that limit')}", detail=detail)
 
