@@ -15,7 +15,7 @@ from agents import Agent, ModelRetrySettings, ModelSettings, RunConfig, Runner, 
 from agents.tracing import TracingProcessor
 from pydantic import BaseModel
 
-from routewright import BudgetExceeded, ProviderFault, Settings
+from routewright import BudgetExceeded, Catalogue, ProviderFault, Router, Settings
 from routewright.errors import UpstreamFailed
 from routewright.integrations.openai_agents import RouterModel, RouterProvider
 from routewright.testing import FakeClock
@@ -269,6 +269,25 @@ async def test_a_provider_resolves_names_of_models() -> None:
     assert served == ["anthropic/one", "anthropic/one", "anthropic/two"]
 
 
+async def test_names_without_a_vendor_are_openais_unless_they_are_aliases() -> None:
+    router = Router.sandbox(catalogue=Catalogue(aliases={"gpt-4o": "anthropic/claude-sonnet-5"}))
+    provider = RouterProvider(router)
+    names = ("gpt-4.1", "gpt-4.1-2025-04-14", "gpt-4o", "auto:cost", "policy:house", "gpt-0")
+    resolved = [provider.get_model(name).model for name in names]
+    assert resolved == ["openai/gpt-4.1", "openai/gpt-4.1", "gpt-4o", "auto:cost", "policy:house", "gpt-0"]
+
+
+async def test_an_agent_without_a_model_has_no_settings_of_the_sdks_default_model() -> None:
+    router, provider = scripted([PLAIN] * 3)
+    high = ModelSettings(reasoning={"effort": "high"}, verbosity="low")
+    async with router:
+        config = RunConfig(model_provider=RouterProvider(router))
+        for agent in (Agent("a"), Agent("a", model_settings=high), Agent("a", model="auto", model_settings=high)):
+            await run(agent, run_config=config)
+    efforts = [(call.params.reasoning, call.params.verbosity) for call in provider.calls]
+    assert efforts == [(None, None), ("high", None), ("high", "low")]
+
+
 async def test_settings_become_options() -> None:
     own = {"metadata": {"ticket": 7}, "prefer": "anthropic/two", "params": {"stop": "."}}
     settings = ModelSettings(
@@ -314,7 +333,7 @@ async def test_a_setting_without_counterpart_is_refused_by_name(settings: dict[s
 
 
 async def test_tools_that_openai_runs_are_refused_by_name() -> None:
-    with pytest.raises(agents.UserError, match="web_search"):
+    with pytest.raises(agents.UserError, match="WebSearchTool"):
         await outcome([PLAIN], tools=[weather, agents.WebSearchTool()])
 
 
@@ -424,19 +443,32 @@ async def test_every_turn_of_a_run_has_a_key_of_its_own() -> None:
     assert len(provider.calls) == 2
     assert again.final_output == first.final_output
     assert [r.response_id for r in again.raw_responses] == [r.response_id for r in first.raw_responses]
+    assert [r.raw_responses[-1].output[-1].provider_data["replayed"] for r in (first, again)] == [False, True]
+
+
+async def test_agents_that_differ_by_their_tools_never_meet_under_one_key() -> None:
+    router, provider = scripted([PLAIN, PLAIN])
+    async with router:
+        for tools in ([], [weather]):
+            await run(Agent("helper", model=RouterModel(router, idempotency_key="run-1"), tools=tools))
+    assert len(provider.calls) == 2
 
 
 @both
 async def test_spans_have_usage_and_texts_only_if_allowed(streamed: bool, spans: Spans) -> None:
     router, _ = scripted([PLAIN, PLAIN])
     async with router:
-        agent = Agent("helper", model=RouterModel(router))
+        stop = {"stop": ["secret"], "seed": 3}
+        settings = ModelSettings(extra_args=stop, reasoning={"effort": "high"})
+        agent = Agent("helper", model=RouterModel(router), model_settings=settings)
         await run(agent, "Why?", streamed=streamed)
         await run(agent, "Why?", streamed=streamed, run_config=RunConfig(trace_include_sensitive_data=False))
     full, bare = [call["all"] for call in spans.calls]
     assert full.input == [{"role": "user", "content": "Why?"}]
     assert full.output[0]["content"][0]["text"] == TEXT
     assert bare.input is bare.output is None
+    assert full.model_config == {**stop, "reasoning": "high"}
+    assert bare.model_config == {"seed": 3, "reasoning": "high"}
     assert bare.usage["input_tokens"] == 12
     assert bare.model == "anthropic/one"
 

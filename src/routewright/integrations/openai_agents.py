@@ -6,22 +6,24 @@ errors are converted here."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Unpack
 
 from msgspec import to_builtins
 
-from routewright import Router, Stream, wire
+from routewright import Answer, Router, Stream, wire
+from routewright.catalogue import undated
 from routewright.errors import ContentRefused, RouterError, require_extra
-from routewright.wire import JsonObject, Reasoning, RouteResponse
+from routewright.wire import JsonObject, Reasoning
 
-from .options import CallOptions, check_options, merge_options
+from .options import EFFORTS, CallOptions, check_options, facts_of, merge_options
 
 with require_extra("openai-agents", __name__):
     import agents
     import httpx2
     import openai
     from agents.items import TResponseInputItem, TResponseOutputItem, TResponseStreamEvent
+    from agents.models import get_default_model_settings
     from agents.models.chatcmpl_converter import Converter
     from agents.models.chatcmpl_stream_handler import ChatCmplStreamHandler
     from agents.models.fake_id import FAKE_RESPONSES_ID
@@ -43,7 +45,10 @@ class RouterModel(agents.Model):  # type: ignore[misc]
 
     ``model`` is an id, ``auto``, ``auto:<goal>`` or ``policy:<id>``; ``options`` are those of ``Router.route``, and for
     one agent or run ``ModelSettings(extra_args={"routewright": {...}})``. Errors are those of the openai package, with
-    the ``RouterError`` as their cause. If a provider's moderation refuses the content, the output is a refusal."""
+    the ``RouterError`` as their cause; ``ModelRefusalError`` if a provider's moderation refuses the content."""
+
+    implicit = agents.ModelSettings()
+    """Settings that the SDK adds by itself, although they are meant for another model."""
 
     def __init__(self, router: Router, model: str = "auto", **options: Unpack[CallOptions]) -> None:
         check_options(router, model, options)
@@ -54,30 +59,24 @@ class RouterModel(agents.Model):  # type: ignore[misc]
     async def get_response(self, *call: object, **keywords: object) -> agents.ModelResponse:
         """Answer a call with the arguments of ``Model.get_response``. Raises ``openai.APIStatusError``, and
         ``UserError`` for what is not supported."""
-        with self._call(*call, **keywords) as (request, options, span):  # type: ignore[arg-type]
-            try:
-                answer = await self.router.route(request, **options)
-            except ContentRefused as error:
-                output = _items({"refusal": error.message}, {"response_id": error.trace_id})
-                return agents.ModelResponse(output, agents.Usage(requests=1), error.trace_id)
-            output, usage = _result(answer.response, span)
+        with self._call(*call, **keywords) as (messages, options, span):  # type: ignore[arg-type]
+            answer = await self.router.route(messages, **options)
+            output, usage = _result(answer, span)
         return agents.ModelResponse(output, agents.Usage(requests=1, **usage), answer.trace_id)
 
     async def stream_response(self, *call: object, **keywords: object) -> AsyncIterator[TResponseStreamEvent]:
         """Answer a call piece by piece. A fault after the first piece is an error. Raises as ``get_response``."""
-        with self._call(*call, **keywords) as (request, options, span):  # type: ignore[arg-type]
-            async with self.router.stream(request, **options) as stream:
+        with self._call(*call, **keywords) as (messages, options, span):  # type: ignore[arg-type]
+            async with self.router.stream(messages, **options) as stream:
                 stream.expect_text()
                 fields: JsonObject = {"object": "response", "output": [], "tools": [], "tool_choice": "auto"}
                 fields |= {"id": FAKE_RESPONSES_ID, "created_at": stream.clock.time(), "model": self.model}
                 response = Response(parallel_tool_calls=True, **fields)
                 async for event in ChatCmplStreamHandler.handle_stream(response, _chunks(stream, response)):
                     if event.type == "response.completed":
-                        with suppress(ContentRefused):  # the refusal is in the output
-                            answer = stream.result.response
-                            event.response.output, usage = _result(answer, span)
-                            event.response.usage = ResponseUsage(**usage)
-                            event.response.model = answer.routing.selected_model
+                        event.response.output, usage = _result(stream.result, span)
+                        event.response.usage = ResponseUsage(**usage)
+                        event.response.model = stream.result.routing.selected_model
                     yield event
 
     def get_retry_advice(self, request: agents.ModelRetryAdviceRequest) -> agents.ModelRetryAdvice | None:
@@ -96,30 +95,34 @@ class RouterModel(agents.Model):  # type: ignore[misc]
         handoffs: list[agents.Handoff],
         tracing: agents.ModelTracing,
         **stored: object,
-    ) -> Iterator[tuple[JsonObject, CallOptions, agents.Span]]:
-        """The request, options and span of a call. Raises errors of the Router as those of the openai package."""
+    ) -> Iterator[tuple[list[JsonObject], CallOptions, agents.Span]]:
+        """The messages, options and span of a call. Raises errors of the Router as those of the openai package."""
         with agents.generation_span(model=self.model, disabled=tracing.is_disabled()) as span:
+            messages = _messages(system_instructions, input)
+            options, own = _options(model_settings, self.implicit, output_schema, stored)
+            if tools or handoffs:
+                handoff_tools = map(Converter.convert_handoff_tool, handoffs)
+                options["tools"] = [*map(Converter.tool_to_openai, tools), *handoff_tools]
+            params = options.get("params", {})
+            if tracing.include_data():
+                span.span_data.model_config = params
+                span.span_data.input = to_builtins(messages)
+            else:  # stop texts and schemas are data, too
+                harmless = {name: value for name, value in params.items() if isinstance(value, int | float)}
+                span.span_data.model_config = harmless | {"reasoning": params.get("reasoning")}
             try:
-                request: JsonObject = {"messages": _messages(system_instructions, input)}
-                options, own = _options(model_settings, tools, output_schema, stored)
-                if tools or handoffs:
-                    handoff_tools = map(Converter.convert_handoff_tool, handoffs)
-                    request["tools"] = [*map(Converter.tool_to_openai, tools), *handoff_tools]
-                span.span_data.model_config = options.get("params")
-                if tracing.include_data():
-                    span.span_data.input = to_builtins(request["messages"])
-                yield request, merge_options(self.model, request["messages"], self.options, options, own), span
-            except Exception as error:
-                failure = _api_error(error) if isinstance(error, RouterError) else error
-                shown = str(failure) if tracing.include_data() else "Error details are redacted."
-                span.set_error({"message": type(failure).__name__, "data": {"error": shown}})
-                if failure is error:
-                    raise
+                yield messages, merge_options(self.model, messages, self.options, options, own), span
+            except RouterError as error:
+                is_refusal = isinstance(error, ContentRefused)
+                failure = agents.ModelRefusalError(error.message) if is_refusal else _api_error(error)
+                text = str(failure) if tracing.include_data() else "Error details are redacted."
+                span.set_error({"message": type(failure).__name__, "data": {"error": text}})
                 raise failure from error
 
 
 class RouterProvider(agents.ModelProvider):  # type: ignore[misc]
-    """Resolves the models that agents name, all to the same Router; agents without a model get ``auto``.
+    """Resolves the models that agents name, all to the same Router: a name without a vendor is OpenAI's, unless it is
+    an alias; agents without a model get ``auto``.
 
     await Runner.run(agent, "Hello", run_config=RunConfig(model_provider=RouterProvider(router)))"""
 
@@ -130,32 +133,40 @@ class RouterProvider(agents.ModelProvider):  # type: ignore[misc]
 
     def get_model(self, model_name: str | None) -> RouterModel:
         """A model with the provider's options."""
-        return RouterModel(self.router, model_name or "auto", **self.options)
+        if model_name is None:
+            model = RouterModel(self.router, **self.options)
+            model.implicit = get_default_model_settings()
+            return model
+        names = self.router.model_names(caller=self.options.get("caller"))
+        guesses = model_name, f"openai/{model_name}", f"openai/{undated(model_name)}"
+        known = next((name for name in guesses if name in names), model_name)
+        return RouterModel(self.router, known, **self.options)
 
 
 def _options(
     settings: agents.ModelSettings,
-    tools: list[agents.Tool],
+    implicit: agents.ModelSettings,
     schema: agents.AgentOutputSchemaBase | None,
     stored: JsonObject,
 ) -> tuple[JsonObject, JsonObject]:
     """Options from settings, and those under ``routewright``."""
     extra = {**(settings.extra_body or {}), **(settings.extra_args or {})}
     own = extra.pop("routewright", None) or {}
-    reasoning = settings.reasoning
+    reasoning = None if settings.reasoning == implicit.reasoning else settings.reasoning
     unsupported = [name for name in stored if stored[name] is not None]
     unsupported += [name for name in _UNSUPPORTED if getattr(settings, name)]
     unsupported += [f"reasoning.{name}" for name in ("mode", "context") if getattr(reasoning, name, None)]
     unsupported += [name for name in extra if name not in _EXTRA]
-    unsupported += [f"hosted tool {tool.name!r}" for tool in tools if not isinstance(tool, agents.FunctionTool)]
     if unsupported:
         hint = "leave it out, or send a vendor's own field as params.extra in extra_args['routewright']"
         raise agents.UserError(f"RouterModel does not support {', '.join(unsupported)}; {hint}")
     params = extra | {name: value for name in _PARAMS if (value := getattr(settings, name)) is not None}
+    if settings.verbosity == implicit.verbosity:
+        params.pop("verbosity", None)
     if settings.max_tokens is not None:
         params["max_output_tokens"] = settings.max_tokens
     if reasoning is not None and reasoning.effort is not None:
-        params["reasoning"] = "max" if reasoning.effort == "xhigh" else reasoning.effort
+        params["reasoning"] = EFFORTS.get(reasoning.effort, reasoning.effort)
     if schema is not None and not schema.is_plain_text():
         params["response_format"] = Converter.convert_response_format(schema)
     options: JsonObject = {"params": params, "metadata": settings.metadata, "timeout": settings.timeout}
@@ -185,11 +196,10 @@ def _messages(instructions: str | None, sent: str | list[TResponseInputItem]) ->
     return messages
 
 
-def _result(response: RouteResponse, span: agents.Span) -> tuple[list[TResponseOutputItem], JsonObject]:
+def _result(answer: Answer, span: agents.Span) -> tuple[list[TResponseOutputItem], JsonObject]:
     """The items and the usage of an answer, which are recorded. Raises ``ModelBehaviorError`` if the answer was cut off
     before its first word."""
-    routing = response.routing
-    tokens = routing.tokens
+    tokens = answer.routing.tokens
     usage = {
         "input_tokens": tokens.input,
         "output_tokens": tokens.output,
@@ -197,19 +207,16 @@ def _result(response: RouteResponse, span: agents.Span) -> tuple[list[TResponseO
         "input_tokens_details": {"cached_tokens": tokens.cached, "cache_write_tokens": tokens.written},
         "output_tokens_details": {"reasoning_tokens": tokens.reasoning},
     }
-    span.span_data.model = routing.selected_model
+    span.span_data.model = answer.routing.selected_model
     span.span_data.usage = usage
-    if not response.output and not response.tool_calls and response.finish_reason in ("length", "budget"):
+    if not answer.output and not answer.tool_calls and answer.finish_reason in ("length", "budget"):
         hint = "raise max_tokens or the budget"
-        raise agents.ModelBehaviorError(f"the answer ended ({response.finish_reason}) before its first word; {hint}")
-    source = {
-        "model": routing.selected_model,
-        "response_id": response.trace_id,
-        "cost_usd": routing.cost_usd,
-        "cache_hit": routing.cache_hit,
-    }
-    output = _items({"content": response.output, "tool_calls": to_builtins(response.tool_calls)}, source)
-    if (reasoning := response.reasoning) is not None:
+        raise agents.ModelBehaviorError(f"the answer ended ({answer.finish_reason}) before its first word; {hint}")
+    source = {"model": answer.routing.selected_model, "response_id": answer.trace_id, **facts_of(answer)}
+    calls = to_builtins(answer.tool_calls)
+    message = ChatCompletionMessage(role="assistant", content=answer.output, tool_calls=calls)
+    output: list[TResponseOutputItem] = Converter.message_to_output_items(message, source)
+    if (reasoning := answer.reasoning) is not None:
         summary = [{"type": "summary_text", "text": reasoning.text}] if reasoning.text else []
         item = ResponseReasoningItem(type="reasoning", id=FAKE_RESPONSES_ID, summary=summary, provider_data=source)
         item.encrypted_content = reasoning.pack()
@@ -219,39 +226,25 @@ def _result(response: RouteResponse, span: agents.Span) -> tuple[list[TResponseO
     return output, usage
 
 
-def _items(message: JsonObject, source: JsonObject) -> list[TResponseOutputItem]:
-    items: list[TResponseOutputItem] = Converter.message_to_output_items(
-        ChatCompletionMessage(role="assistant", **message), source
-    )
-    return items
-
-
 async def _chunks(stream: Stream, response: Response) -> AsyncIterator[ChatCompletionChunk]:
     """A stream in the form of chat completions. Sets the response's id and model."""
-    try:
-        async for event in stream:
-            delta: JsonObject = {}
-            match event:
-                case wire.RouteStarted(data=started):
-                    response.id = started.trace_id
-                    response.model = started.routing.selected_model
-                case wire.OutputDelta(data=data):
-                    delta["content"] = data.text
-                case wire.ReasoningDelta(data=data):
-                    delta["reasoning_content"] = data.text
-                case wire.ToolCallDelta(data=data):
-                    function = {"name": data.name, "arguments": data.arguments}
-                    delta["tool_calls"] = [{"index": data.index, "id": data.call_id, "function": function}]
-                case wire.StreamError():
-                    stream.raise_failure()
-            yield _chunk(response, delta)
-    except ContentRefused as error:
-        yield _chunk(response, {"refusal": error.message})
-
-
-def _chunk(response: Response, delta: JsonObject) -> ChatCompletionChunk:
-    fields = {"id": response.id, "created": 0, "model": response.model, "object": "chat.completion.chunk"}
-    return ChatCompletionChunk(choices=[{"index": 0, "delta": delta}], **fields)
+    async for event in stream:
+        delta: JsonObject = {}
+        match event:
+            case wire.RouteStarted(data=started):
+                response.id = started.trace_id
+                response.model = started.routing.selected_model
+            case wire.OutputDelta(data=data):
+                delta["content"] = data.text
+            case wire.ReasoningDelta(data=data):
+                delta["reasoning_content"] = data.text
+            case wire.ToolCallDelta(data=data):
+                function = {"name": data.name, "arguments": data.arguments}
+                delta["tool_calls"] = [{"index": data.index, "id": data.call_id, "function": function}]
+            case wire.StreamError():
+                stream.raise_failure()
+        fields = {"id": response.id, "created": 0, "model": response.model, "object": "chat.completion.chunk"}
+        yield ChatCompletionChunk(choices=[{"index": 0, "delta": delta}], **fields)
 
 
 def _api_error(error: RouterError) -> openai.APIStatusError:
