@@ -23,7 +23,7 @@ from tests.contracts.storage.accounts_model import AccountsWalk
 from tests.contracts.storage.admission import AccountsSuite, Budgets, Windows
 from tests.contracts.storage.owners import Owners
 from tests.contracts.storage.samples import AT_S, DAY_S, Till
-from tests.contracts.storage.settlement import Histories, Settling
+from tests.contracts.storage.settlement import Accounting, Histories, Idempotency, Settling
 from tests.contracts.storage.suites import AccountsContract
 
 from .account_storages import KINDS, Place, at_once, empty_store, tills_of
@@ -73,13 +73,22 @@ class TestSqliteAccounts(InFile, AccountsContract):
     pass
 
 
-class TestSqliteAccountsInThreads(InFile, Windows, Budgets, Settling, Histories, Owners):
-    """What may race with the threads of the storage, except for ``Queues``: while a thread works, the clock of the
-    tests takes its caller for idle."""
+class InThreads(InFile):
+    """With the threads of the storage. Not for ``Queues``: while a thread works, the clock of the tests takes its
+    caller for idle."""
 
     def make(self, clock: FakeClock) -> SqliteStorage:
         clock.virtual = False
         return super().make(clock)
+
+
+@pytest.mark.full
+class TestTheRestOfSqliteAccountsInThreads(InThreads, Idempotency, Accounting):
+    """What does not race."""
+
+
+class TestSqliteAccountsInThreads(InThreads, Windows, Budgets, Settling, Histories, Owners):
+    """What may race."""
 
     async def test_money_freed_in_another_process_goes_to_waiting_calls(
         self, full: Till, second: Till, clock: FakeClock

@@ -284,7 +284,15 @@ async def test_an_answer_that_never_waits_lets_others_run_and_ends_at_the_deadli
         group.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize(("ask", "piece"), [(plain, ToolDelta(0, "x" * (1 << 20))), (streamed, Delta("x" * (1 << 20)))])
+@pytest.mark.parametrize(
+    ("ask", "piece"),
+    [
+        (plain, ToolDelta(0, "x" * (1 << 20))),
+        (streamed, Delta("x" * (1 << 20))),
+        pytest.param(plain, Delta("x" * (1 << 20)), marks=pytest.mark.full),
+        pytest.param(streamed, ToolDelta(0, "x" * (1 << 20)), marks=pytest.mark.full),
+    ],
+)
 @on_one_loop
 async def test_an_answer_without_end_is_cut_at_32_mib(ask: Ask, piece: Chunk) -> None:
     house = House([[piece] * 40], [ANSWER])

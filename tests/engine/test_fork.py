@@ -85,7 +85,6 @@ def test_a_child_works_although_other_threads_held_every_lock() -> None:
     assert run_script(code) == "True"
 
 
-@pytest.mark.full
 def test_a_fork_waits_for_what_is_imported_late() -> None:
     code = """
         import importlib.abc
@@ -108,7 +107,7 @@ def test_a_fork_waits_for_what_is_imported_late() -> None:
         thread = threading.Thread(target=count)
         thread.start()
         assert started.wait(10)
-        threading.Timer(0.2, go_on.set).start()  # while the fork waits
+        threading.Timer(0.05, go_on.set).start()  # while the fork waits
         assert in_child(count) == 0
         thread.join()
         print("ok")
@@ -269,7 +268,6 @@ def test_a_child_that_drops_a_call_leaves_its_bill_to_the_parent(kind: str, tmp_
     assert run_script(code) == "0 [300000]"
 
 
-@pytest.mark.full
 def test_a_child_that_exits_by_an_error_leaves_the_parents_call_alone(tmp_path: Path) -> None:
     code = f"""
         from routewright import Caller, Delta, Finish, SqliteStorage, Usage

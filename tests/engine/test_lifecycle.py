@@ -45,6 +45,7 @@ def test_the_blocking_door_works_in_plain_code_threads_and_running_loops() -> No
     assert router.blocking.route("hi").output == "hello"
 
     async def inside() -> str:
+        assert (await router.route("hi")).output == "hello"  # a cell of a notebook with await, and one without
         return router.blocking.route("hi").output
 
     assert asyncio.run(inside()) == "hello"
@@ -154,32 +155,24 @@ def run_script(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_a_router_that_is_never_closed_leaks_nothing() -> None:
+def test_routers_that_are_never_closed_or_at_the_exit_leak_nothing() -> None:
     code = """
-from routewright import Router
+import atexit
+from routewright import CallableProvider, Model, Router
 import anyio
+class Mine(CallableProvider):
+    async def aclose(self):
+        print("closed")
+mine = Router(providers=[Mine(lambda call: "mine", models=[Model(id="a/one")])])
+atexit.register(mine.blocking.close)
+print(mine.blocking.route("hi").output)
 router = Router.sandbox({"hi": "hello"})
 async def main():
     await router.route("hi")
 anyio.run(main)
 print(router.blocking.route("hi").output)
 """
-    assert run_script(code) == "hello"
-
-
-@pytest.mark.full
-def test_a_router_can_be_closed_as_the_interpreter_exits() -> None:
-    code = """
-import atexit
-from routewright import CallableProvider, Model, Router
-class Mine(CallableProvider):
-    async def aclose(self):
-        print("closed")
-router = Router(providers=[Mine(lambda call: "hello", models=[Model(id="a/one")])])
-atexit.register(router.blocking.close)
-print(router.blocking.route("hi").output)
-"""
-    assert run_script(code).split() == ["hello", "closed"]
+    assert run_script(code).split() == ["mine", "hello", "closed"]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -214,14 +207,15 @@ from routewright.wire import PutAccount
 storage = MemoryStorage()
 terms = Account(name="acme", created_at="2026-11-01T00:00:00.000Z", limits=RateLimits(concurrency=1))
 anyio.run(storage.apply, "acme", [PutAccount(terms)])
-router = Router.sandbox({"hi": "hello"}, storage=storage)
-router.blocking.route("hi", caller=Caller("acme"), idempotency_key="k")
-assert threading.active_count() == 2
-gone = weakref.ref(router)
-del router
-deadline = time.monotonic() + 5
-while threading.active_count() > 1 and time.monotonic() < deadline:
-    gc.collect()
-print(gone() is None, threading.active_count())
+for options in ({}, {"caller": Caller("acme"), "idempotency_key": "k"}):
+    router = Router.sandbox({"hi": "hello"}, storage=storage)
+    router.blocking.route("hi", **options)
+    assert threading.active_count() == 2
+    gone = weakref.ref(router)
+    del router
+    deadline = time.monotonic() + 5
+    while threading.active_count() > 1 and time.monotonic() < deadline:
+        gc.collect()
+    print(gone() is None, threading.active_count())
 """
-    assert run_script(code) == "True 1"
+    assert run_script(code) == "True 1\nTrue 1"

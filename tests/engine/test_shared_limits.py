@@ -36,7 +36,7 @@ from tests.backends.postgres_stores import empty_store
 from tests.contracts.storage import accounts_model
 from tests.contracts.storage.accounts_model import AccountsWalk
 from tests.contracts.storage.admission import THREADS, Budgets, Windows
-from tests.contracts.storage.samples import Till, make_account, make_ask, make_facts
+from tests.contracts.storage.samples import Till, make_account, make_ask, make_facts, make_key, make_row
 from tests.contracts.storage.suites import AccountsContract
 from tests.database_servers import PostgresServer, RedisServer
 
@@ -90,6 +90,23 @@ class TestSharedLimits(AccountsContract):
                 accounts_model, "PAUSES", [round(pause * 8) / 8 for pause in accounts_model.PAUSES]
             )  # whole units of Redis
             await Walk(till.limiting, clock, Random(seed)).go(300)
+
+
+async def test_limits_in_redis_and_money_in_postgresql_are_taken_together(
+    redis: RedisServer, postgres: str, clock: FakeClock
+) -> None:
+    storage: Any = Limited(RedisCoordination(redis.url, clock=clock), clock, PostgresStorage(postgres, clock=clock))
+    windows = RateLimits(requests_per_min=2, concurrency=1)
+    till = await Till(storage).open(make_key(budget_nanos=500), limits=windows)
+    await till.short("too dear", 501, key="k")
+    grant = await till.admit("c", 500, key="k")
+    assert [window.remaining for window in grant.windows] == [1], "it took no request and no slot"
+    assert (await till.limited(key="k"))["limit_of"] == "concurrency"
+    assert (await till.purses(run=None))["key:k"] == (0, 500)
+    await till.settle("c", make_row("c", charge=300))
+    await till.admit("last", 200, key="k")
+    assert (await till.purses(run=None))["key:k"] == (300, 200)
+    await storage.aclose()
 
 
 @pytest.mark.full
