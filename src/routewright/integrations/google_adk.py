@@ -49,7 +49,7 @@ class RouterLlm(BaseLlm):  # type: ignore[misc]
 
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False
-    ) -> AsyncGenerator[LlmResponse, None]:
+    ) -> AsyncGenerator[LlmResponse]:
         """Call the Router. A stream yields text and thoughts in pieces, then the whole response."""
         self._maybe_append_user_content(llm_request)
         shows_thoughts = getattr(llm_request.config.thinking_config, "include_thoughts", None) is not False

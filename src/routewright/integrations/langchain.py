@@ -114,20 +114,23 @@ class ChatRoutewright(BaseChatModel):  # type: ignore[misc]
                 stream.expect_text()  # LangChain cannot take text back
                 indexes: set[int] = set()
                 async for event in stream:
-                    if isinstance(event, wire.ToolCallDelta):
-                        indexes.add(event.data.index)
-                    if (message := _piece_of(event)) is not None:
-                        yield ChatGenerationChunk(message=message)
+                    match event:
+                        case wire.OutputDelta(data=data):
+                            yield _chunk(data.text)
+                        case wire.ReasoningDelta(data=data):
+                            yield _chunk([_thought(data.text)])
+                        case wire.ToolCallDelta(data=data):
+                            indexes.add(data.index)
+                            yield _call_chunk(data.index, data.arguments, data.call_id, data.name)
             answer = stream.result
             for index, call in zip(sorted(indexes), answer.tool_calls or (), strict=False):
                 if isinstance(arguments_of(call), str):
                     text = call.function.arguments
-                    end = next(end for end in ENDS if not _call_piece(index, text + end).tool_calls)
-                    yield ChatGenerationChunk(message=_call_piece(index, end))
+                    yield _call_chunk(
+                        index, next(end for end in ENDS if not _call_chunk(0, text + end).message.tool_calls)
+                    )
             thoughts = [] if answer.reasoning is None else [_thought("", answer.reasoning)]
-            yield ChatGenerationChunk(
-                message=AIMessageChunk(content=thoughts or "", chunk_position="last", **_facts_of(answer))
-            )
+            yield _chunk(thoughts or "", chunk_position="last", **_facts_of(answer))
 
     @contextmanager
     def _request(self, messages: Turns, settings: JsonObject) -> Iterator[tuple[list[Message], CallOptions]]:
@@ -179,15 +182,8 @@ class ChatRoutewright(BaseChatModel):  # type: ignore[misc]
         return RunnableMap(raw=model) | parsed.with_fallbacks([failed], exception_key="parsing_error")
 
 
-def _piece_of(event: wire.RouteEvent) -> AIMessageChunk | None:
-    match event:
-        case wire.OutputDelta(data=data):
-            return AIMessageChunk(content=data.text)
-        case wire.ReasoningDelta(data=data):
-            return AIMessageChunk(content=[_thought(data.text)])
-        case wire.ToolCallDelta(data=data):
-            return _call_piece(data.index, data.arguments, data.call_id, data.name)
-    return None
+def _chunk(content: str | list[JsonObject] = "", **fields: object) -> ChatGenerationChunk:
+    return ChatGenerationChunk(message=AIMessageChunk(content=content, **fields))
 
 
 def _thought(text: str, reasoning: Reasoning | None = None) -> JsonObject:
@@ -195,9 +191,9 @@ def _thought(text: str, reasoning: Reasoning | None = None) -> JsonObject:
     return {"type": "reasoning", "reasoning": text, "index": "lc_reasoning", "extras": {PACKED: packed}}
 
 
-def _call_piece(index: int, arguments: str, id: str = "", name: str = "") -> AIMessageChunk:
+def _call_chunk(index: int, arguments: str, id: str = "", name: str = "") -> ChatGenerationChunk:
     piece = {"index": FIRST_CALL + index, "args": arguments, "id": id or None, "name": name or None}
-    return AIMessageChunk(content="", tool_call_chunks=[piece])
+    return _chunk(tool_call_chunks=[piece])
 
 
 def _result_of(answer: Answer) -> ChatResult:
