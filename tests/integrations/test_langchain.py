@@ -469,6 +469,20 @@ async def test_documents_are_files_and_marks_stay() -> None:
 
 
 @pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "text-plain", "text": "Long.", "mime_type": "text/plain"},
+        {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "Long."}},
+        {"type": "file", "base64": "TG9uZy4=", "mime_type": "text/csv"},
+    ],
+)
+async def test_a_file_of_text_is_sent_as_text(block: Any) -> None:
+    model, provider = model_of([PLAIN])
+    await model.ainvoke([HumanMessage([block])])
+    assert [part.text for part in parts_of(provider)] == ["Long."]
+
+
+@pytest.mark.parametrize(
     ("message", "problem"),
     [
         (HumanMessage([{"type": "video", "url": "https://a.example/b.mp4"}]), "messages[0].content[0].type"),

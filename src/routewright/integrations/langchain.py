@@ -187,8 +187,8 @@ def _chunk(content: str | list[JsonObject] = "", **fields: object) -> ChatGenera
 
 
 def _thought(text: str, reasoning: Reasoning | None = None) -> JsonObject:
-    packed = None if reasoning is None else reasoning.pack()
-    return {"type": "reasoning", "reasoning": text, "index": "lc_reasoning", "extras": {PACKED: packed}}
+    extras = {PACKED: reasoning and reasoning.pack()}
+    return {"type": "reasoning", "reasoning": text, "index": "lc_reasoning", "extras": extras}
 
 
 def _call_chunk(index: int, arguments: str, id: str = "", name: str = "") -> ChatGenerationChunk:
@@ -214,13 +214,12 @@ def _result_of(answer: Answer) -> ChatResult:
 
 
 def _facts_of(answer: Answer) -> JsonObject:
-    routing = answer.routing
-    tokens = routing.tokens
+    tokens = answer.routing.tokens
     usage: JsonObject = {"input_tokens": tokens.input, "output_tokens": tokens.output}
     usage["total_tokens"] = tokens.input + tokens.output
     usage["input_token_details"] = {"cache_read": tokens.cached, "cache_creation": tokens.written}
     usage["output_token_details"] = {"reasoning": tokens.reasoning}
-    facts = {"model_provider": "routewright", "model_name": routing.selected_model, **facts_of(answer)}
+    facts = {"model_provider": "routewright", "model_name": answer.routing.selected_model, **facts_of(answer)}
     return {"usage_metadata": usage, "response_metadata": facts}
 
 
@@ -243,8 +242,7 @@ def _turns_of(messages: Turns) -> list[Message]:
     try:
         return [*map(_message_of, messages)]
     except (AttributeError, TypeError, ValueError, RecursionError) as error:  # contents and arguments are unchecked
-        hint = "pass blocks of LangChain's form, and arguments that JSON can hold"
-        raise ValidationFailed.at("messages", f"cannot be read: {error}", hint) from error
+        raise ValidationFailed.at("messages", f"cannot be read: {error}", "use blocks of LangChain's form") from error
 
 
 def _message_of(message: BaseMessage) -> Message:
@@ -258,7 +256,7 @@ def _message_of(message: BaseMessage) -> Message:
             return Message("assistant", content, turn or None, name=message.name)
         extras = [block.get("extras") or {} for block in content if isinstance(block, dict)]
         packed = next((extra[PACKED] for extra in extras if PACKED in extra), None)
-        reasoning = None if packed is None else Reasoning.unpack(packed)
+        reasoning = Reasoning.unpack(packed)
         return Message("assistant", str(message.text), turn or None, name=message.name, reasoning=reasoning)
     parts = cast("list[wire.Part]", content if isinstance(content, str) else [*map(_part_of, content)])
     if kind == "tool":
