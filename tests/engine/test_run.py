@@ -16,6 +16,7 @@ import anyio.to_thread
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import routewright._engine.context as context_module
 from routewright import (
@@ -25,6 +26,7 @@ from routewright import (
     Catalogue,
     Console,
     MemoryStorage,
+    Pricing,
     ProviderFault,
     RateLimited,
     Router,
@@ -45,6 +47,7 @@ from routewright.wire import (
     PutAccount,
     RateLimits,
     SubTraceSpan,
+    ToolDelta,
     Trace,
     UpstreamCall,
     Usage,
@@ -438,6 +441,30 @@ async def test_the_tools_of_an_agent_within_it_count(outer_usd: float) -> None:
     assert nanos(run.cost_usd) == 6 * STEP + 200_000
     assert nanos(run.left_usd or 0) == 900_000 - 6 * STEP - 200_000
     await trace_of(router, run)
+
+
+@pytest.mark.parametrize("is_within", [False, True])
+async def test_tools_end_a_run_whose_models_cost_nothing(is_within: bool) -> None:
+    free = replace(ONE, pricing_per_1m=Pricing(0.0, 0.0))
+    provider = ScriptedProvider(
+        lambda call: [ToolDelta(0, "{}", "call_1", "work"), Finish("tool_calls")], models=[free]
+    )
+    router = Router(providers=[provider], catalogue=Catalogue(()))
+    to_close.append(router)
+
+    async def work(context: Any) -> str:
+        context.spent_usd = 0.0002
+        return "worked"
+
+    work.__annotations__["context"] = ToolContext
+    async with router.run(total_budget_usd=0.0006 if is_within else None):
+        agent = Agent(router, tools=[work], total_budget_usd=1.0 if is_within else 0.0006, max_steps=20)
+        result = await agent.run("go")
+    assert (result.status, result.summary.total_cost_usd) == ("budget_exceeded", pytest.approx(0.0006))
+    assert result.error is not None
+    assert result.error["message"].startswith(
+        "the run has $0 left of its total_budget_usd of $0.0006; raise that limit"
+    )
 
 
 async def test_its_trace_lists_a_bounded_number_of_calls_and_sums_all(monkeypatch: pytest.MonkeyPatch) -> None:

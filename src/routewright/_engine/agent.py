@@ -13,6 +13,7 @@ import anyio
 from msgspec import json
 
 from routewright import errors, wire
+from routewright._core.accounts.purses import money_error
 from routewright._core.agent.machine import AgentRun, CallModel, Ended, Observation, RunTools
 from routewright._core.agent.record import RunRecord, run_trace, words_of
 from routewright._core.money import budget_nanos
@@ -251,6 +252,9 @@ class Run:
             took_ms = 0.0
             self._record_nested(run)
             try:
+                purse = self._scope.purse
+                if purse is not None and (purse.left_nanos or 0) <= 0:  # tools may cost something though no model does
+                    raise money_error(purse, 0)
                 key = None if self._is_immediate else f"{state.trace_id}.{action.number}.{run.tries}"
                 read = self._turns.read(state, escalate=action.escalate, key=key)
                 inside = InsideRun(self._scope, None)

@@ -281,7 +281,7 @@ class RunShare(Struct, eq=False):
         scope = self.inside.scope
         assert scope.budget is not None, "else nothing has to be reserved"
         with scope.booking.lock:
-            # room for one more: a call beside a stream that holds the rest would wait for itself
+            # leaves room for a call by the reader of a stream, which would wait for the stream
             is_ample = scope.budget.free.without(start).holds(whole)
             self.share = scope.budget.reserve(whole if is_ample else start)
             if self.share is not None:

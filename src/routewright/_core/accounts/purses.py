@@ -160,7 +160,8 @@ def level_of(purse: str) -> Level:
 
 
 def money_error(purse: Purse, least_nanos: int | None) -> RouterError:
-    """The error for a level with too little left. ``least_nanos``: the cheapest model's need, if priced."""
+    """The error for a level with too little left. ``least_nanos``: the cheapest model's need, if priced; 0: nothing is
+    left."""
     left = purse.left_nanos or 0
     limit = purse.limit_nanos or 0
     per, period = _period_of(purse.name)
@@ -191,6 +192,8 @@ def _owner_of(purse: Purse) -> str:
 def _needs(least_nanos: int | None, remedy: str) -> str:
     if least_nanos is None:
         return ", and no model that could answer has a known price; add a price to one"
+    if not least_nanos:
+        return f"; {remedy}"
     least = f"the cheapest model that could answer needs at least {_dollars(least_nanos)}"
     return f", and {least}; {remedy}, or ask for less, such as a smaller params.max_output_tokens"
 

@@ -98,17 +98,13 @@ class SharedBudget:
     def left(self) -> Room:
         """The unspent room, including what is reserved."""
         left = self.limit.without(self.spent)
-        for budget in self._outer:
-            left = least_room(left, budget.limit.without(budget.spent))
-        return left
+        return least_room(left, self._outer[0].left) if self._outer else left
 
     @property
     def free(self) -> Room:
         """The room that is neither spent nor reserved."""
         free = self.limit.without(self.spent.plus(self.reserved))
-        for budget in self._outer:
-            free = least_room(free, budget.limit.without(budget.spent.plus(budget.reserved)))
-        return free
+        return least_room(free, self._outer[0].free) if self._outer else free
 
     def reserve(self, worst: Amount) -> Share | None:
         """Reserve the most a call may use. If no other call holds a share, a larger amount gets all that is left."""
