@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
@@ -12,6 +13,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import ValidationError
 
 from routewright import Catalogue, Router
 from routewright.backends.providers.hosts import ENDPOINTS
@@ -27,7 +29,6 @@ model_list:
       model: azure/chat-eu
       api_base: os.environ/AZURE_EUROPE
       api_key: os.environ/AZURE_EUROPE_KEY
-      api_version: "2024-06-01"
     model_info: {base_model: azure/gpt-4.1}
   - model_name: chat
     litellm_params:
@@ -35,7 +36,7 @@ model_list:
       api_base: https://america.openai.azure.com/
     model_info: {base_model: azure/gpt-4.1}
   - model_name: smart
-    litellm_params: {model: claude-sonnet-4-5-20250929, api_key: os.environ/CLAUDE_KEY, timeout: 90, tags: [careful]}
+    litellm_params: {model: claude-sonnet-4-5-20250929, api_key: os.environ/CLAUDE_KEY, tags: [careful]}
   - model_name: local
     litellm_params:
       model: openai/support-8b
@@ -44,24 +45,20 @@ model_list:
       output_cost_per_token: 0.0000002
     model_info: {max_input_tokens: 32000}
   - model_name: cloud
-    litellm_params: {model: bedrock/amazon.nova-pro-v1:0, aws_region_name: eu-central-1}
+    litellm_params: {model: mistral/mistral-small-2603, api_key: os.environ/MISTRAL_KEY}
   - model_name: gemini/*
     litellm_params: {model: gemini/*}
 router_settings:
-  routing_strategy: cost-based-routing
-  num_retries: 2
-  model_group_alias: {default: chat, hidden: {model: smart, hidden: true}}
-  fallbacks: [{chat: [smart]}]
-  context_window_fallbacks: [{smart: [cloud]}]
+  model_group_alias: {default: chat}
+  fallbacks: [{chat: [smart]}, {smart: [cloud]}]
 litellm_settings:
-  request_timeout: 120
   default_fallbacks: [local]
-  content_policy_fallbacks: [{chat: [local]}]
 """
 VARIABLES = {
     "AZURE_EUROPE": "https://europe.openai.azure.com",
     "AZURE_EUROPE_KEY": "k",
     "CLAUDE_KEY": "k",
+    "MISTRAL_KEY": "k",
     "GEMINI_API_KEY": "k",
 }
 
@@ -109,11 +106,10 @@ def test_a_program_is_written_that_routes_as_the_proxy_did(capsys: Capture) -> N
     decisions = {name: router.decide("Hi", policy_id=name) for name in ("chat", "smart", "cloud")}
     assert {name: (decision.model, *decision.chain) for name, decision in decisions.items()} == {
         "chat": ("azure/chat-eu", "azure-2/chat-eu", "anthropic/claude-sonnet-4-5-20250929", "custom/support-8b"),
-        "smart": ("anthropic/claude-sonnet-4-5-20250929", "amazon-bedrock/amazon.nova-pro-v1:0", "custom/support-8b"),
-        "cloud": ("amazon-bedrock/amazon.nova-pro-v1:0", "custom/support-8b"),
+        "smart": ("anthropic/claude-sonnet-4-5-20250929", "mistral/mistral-small-2603", "custom/support-8b"),
+        "cloud": ("mistral/mistral-small-2603", "custom/support-8b"),
     }
     assert router.decide("Hi", policy_id="default").chain == router.decide("Hi", policy_id="chat").chain
-    assert router.decide("Hi", policy_id="hidden").model == "anthropic/claude-sonnet-4-5-20250929"
     assert router.decide("Hi", models=["google/gemini-2.5-pro"]).model == "google/gemini-2.5-pro"
     assert (
         router.decide("Hi", models=["smart"], budget={"maxCostUsd": 0.1}).model
@@ -130,20 +126,8 @@ def test_the_files_hold_what_the_configuration_says() -> None:
     assert models["custom/support-8b"].context_window == 32_000
     assert models["custom/support-8b"].pricing_per_1m.input_usd == 0.1  # type: ignore[union-attr]
     policies = {policy.name: policy for policy in read_policies("gateway/policies.json")}
-    assert policies["chat"].strategy == "cost-optimized"
-    assert policies["chat"].fallback.on_refusal == "fallback"  # type: ignore[union-attr]
-    assert policies["smart"].fallback.on_refusal == "fail"  # type: ignore[union-attr]
     program = Path("gateway/gateway.py").read_text()
-    assert (
-        "OpenAIProvider(name='azure', api_key=os.environ['AZURE_EUROPE_KEY'], base_url=os.environ['AZURE_EUROPE']"
-        in program
-    )
-    assert (
-        "LiteLLMProvider(name='amazon-bedrock', vendor='bedrock', options={'aws_region_name': 'eu-central-1'}"
-        in program
-    )
-    assert "timeout=90" in program
-    assert "    timeout=120,\n    max_retries=2,\n" in program
+    assert "api_key=os.environ['AZURE_EUROPE_KEY'], base_url=os.environ['AZURE_EUROPE']" in program
     router = Router.sandbox(catalogue=Catalogue([*models.values()]), policies=[*policies.values()])
     assert router.blocking.route("Hi", policy_id="chat").routing.selected_model == "azure/chat-eu"
 
@@ -151,96 +135,154 @@ def test_the_files_hold_what_the_configuration_says() -> None:
 SECRETS = """
 model_list:
   - model_name: chat
-    litellm_params: {model: openai/gpt-4.1, api_key: sk-hunter-one, api_base: "https://me:hunter-two@host/v1?k=hunter-two"}
+    litellm_params: {model: openai/gpt-4.1, api_key: 8675309, api_base: "https://me:hunter-two@host/v1?k=hunter-two"}
   - model_name: chat
     litellm_params: {model: openai/gpt-4.1, api_key: sk-hunter-three, extra_headers: {X-Key: hunter-four}}
   - model_name: chat
-    litellm_params:
-      model: bedrock/x
-      aws_access_key_id: hunter-five
-      aws_secret_access_key: hunter-six
-      vertex_credentials: {k: hunter-seven}
+    litellm_params: {model: openai/x, api_base: "https://host/v1;k=hunter/sk-hunter", auth: hunter, api_key: [hunter]}
+  - model_name: chat
+    litellm_params: {model: bedrock/x, aws_access_key_id: hunter-five, vertex_credentials: {k: hunter-seven}}
 general_settings: {master_key: sk-hunter-eight, database_url: "postgresql://u:hunter-nine@h/d"}
 environment_variables: {OPENAI_API_KEY: hunter-ten}
 """
 
 
-@pytest.mark.parametrize("options", [(), ("--out", "-"), ("--json",)])
-@pytest.mark.parametrize("text", [SECRETS, SECRETS + "  unclosed: 'sk-hunter"])
+@pytest.mark.parametrize("options", [(), ("--json",)])
+@pytest.mark.parametrize("text", [SECRETS, SECRETS + "  unclosed: 'sk-hunter", SECRETS + "  x: !!float hunter"])
 def test_a_secret_is_never_copied_or_shown(text: str, options: tuple[str, ...], capsys: Capture) -> None:
     importing(text, *options)
-    written = [path.read_text() for path in Path("gateway").glob("*")]
-    assert "hunter" not in "".join((*capsys.readouterr(), *written))
+    shown = "".join((*capsys.readouterr(), *(path.read_text() for path in Path("gateway").glob("*"))))
+    assert "hunter" not in shown
+    assert "8675309" not in shown
 
 
-def test_each_secret_gets_a_variable_of_its_own(capsys: Capture) -> None:
-    assert importing(SECRETS, "--out", "-") == 0
-    out = capsys.readouterr().out
-    assert "api_key=os.environ['LITELLM_API_KEY_1'], base_url=os.environ['LITELLM_API_BASE_2']" in out
-    assert (
-        "model_list[1].litellm_params.api_key: holds a secret, which was not copied; put it into LITELLM_API_KEY_3"
-        in out
-    )
-    assert not Path("gateway").exists()
+def test_a_provider_s_secrets_get_its_variables(capsys: Capture) -> None:
+    assert importing(SECRETS) == 0
+    program = Path("gateway/gateway.py").read_text()
+    assert "api_key=os.environ['GATEWAY_CUSTOM_API_KEY'], base_url=os.environ['GATEWAY_CUSTOM_BASE_URL']" in program
+    note = "model_list[1].api_key: may hold a secret, so it is not copied; put it into GATEWAY_OPENAI_API_KEY\n"
+    assert note in capsys.readouterr().out
+
+
+LEFT_OUT = "has no counterpart; write it as vendor/model, or add a LiteLLMProvider as docs/how-to/providers.md says"
 
 
 @pytest.mark.parametrize(
-    ("content", "note"),
+    ("params", "note"),
     [
-        ({"model_list": [deployment(rpm=60)]}, "model_list[0].litellm_params.rpm: has no counterpart; limit accounts"),
-        ({"model_list": [deployment(weight=2)]}, "model_list[0].litellm_params.weight: has no counterpart; list the"),
-        (
-            {"model_list": [deployment(temperature=0)]},
-            "model_list[0].litellm_params.temperature: has no counterpart; wri",
-        ),
-        ({"model_list": [deployment(odd=1)]}, "model_list[0].litellm_params.odd: has no counterpart; it is left out"),
-        ({"model_list": [deployment(timeout={"a": 1})]}, "model_list[0].litellm_params.timeout: has no counterpart"),
-        ({"model_list": [deployment() | {"odd": 1}]}, "model_list[0].odd: has no counterpart; it is left out"),
-        (
-            {"model_list": [deployment() | {"model_info": {"odd": 1}}]},
-            "model_list[0].model_info.odd: has no counterpart",
-        ),
-        ({"model_list": ["odd"]}, "model_list[0]: is no deployment; write model_name and litellm_params.model"),
-        (
-            {"model_list": [deployment(model="openai/text-embedding-3-small")]},
-            "model_list[0]: 'openai/text-embedding-3",
-        ),
-        (
-            {"model_list": [deployment() | {"model_info": {"mode": "image_generation"}}]},
-            "model_list[0]: 'openai/gpt-4.1'",
-        ),
-        ({"model_list": [deployment(model="os.environ/MODEL")]}, "model_list[0]: 'os.environ/MODEL' is not the name"),
-        ({"model_list": [deployment()], "guardrails": []}, "guardrails: has no counterpart; write 'guardrails' into"),
-        ({"model_list": [deployment()], "router_settings": {"redis_host": "h"}}, "router_settings.redis_host: has no"),
-        (
-            {"model_list": [deployment()], "router_settings": {"routing_strategy": "least-busy"}},
-            "router_settings.routing",
-        ),
-        (
-            {"model_list": [deployment()], "router_settings": {"fallbacks": [{"chat": ["gone"]}]}},
-            "router_settings.fallba",
-        ),
-        (
-            {"model_list": [deployment()], "router_settings": {"model_group_alias": {"a": "b"}}},
-            "router_settings.model_gr",
-        ),
-        (
-            {"model_list": [deployment()], "litellm_settings": {"callbacks": ["x"]}},
-            "litellm_settings.callbacks: has no",
-        ),
-        (
-            {"model_list": [deployment()], "litellm_settings": ["odd"]},
-            "litellm_settings: has no counterpart; it is left",
-        ),
+        ({"rpm": 60}, ".rpm: has no counterpart; nothing needs to be done: a model that answers 429 is set aside"),
+        ({"weight": 2}, ".weight: has no counterpart; list the models in 'prefer'"),
+        ({"temperature": 0}, ".temperature: has no counterpart; write it into 'params'"),
+        ({"thinking": {}}, ".thinking: has no counterpart; write 'reasoning' into 'params'"),
+        ({"api_version": "1"}, ".api_version: has no counterpart; nothing needs to be done: Azure's v1 API"),
+        ({"timeout": 9}, ".timeout: has no counterpart; pass it to the provider in gateway.py"),
+        ({"odd": 1}, ".odd: has no counterpart; it is left out"),
+        ({"model": "openai/text-embedding-3-small"}, ": 'openai/text-embedding-3-small' is not a chat model"),
+        ({"mode": "image_generation"}, ": 'openai/gpt-4.1' is not a chat model"),
+        ({"model": "os.environ/MODEL"}, f": 'os.environ/MODEL' {LEFT_OUT}"),
+        ({"model": "bedrock/amazon.nova-pro-v1:0"}, f": 'bedrock/amazon.nova-pro-v1:0' {LEFT_OUT}"),
+        ({"model": "gemini-1.5-pro"}, f": 'gemini-1.5-pro' {LEFT_OUT}"),
+        ({"custom_llm_provider": "vertex_ai"}, f": 'openai/gpt-4.1' {LEFT_OUT}"),
+        ({"litellm_credential_name": "one"}, ": 'openai/gpt-4.1' has no address; write the model's name"),
+        ({"model": "custom_openai/x"}, ": 'custom_openai/x' has no address"),
+        ({"model": "openai/*", "api_base": "http://host/v1"}, ": 'openai/*' has no address"),
     ],
 )
-def test_what_has_no_counterpart_is_listed_by_its_path(content: Any, note: str) -> None:
-    assert [line[: len(note)] for line in notes_of(content)] == [note]
+def test_what_a_deployment_loses_is_listed(params: dict[str, Any], note: str) -> None:
+    note = f"model_list[0]{note}"
+    assert [line[: len(note)] for line in notes_of({"model_list": [deployment(**params)]})] == [note]
+
+
+@pytest.mark.parametrize(
+    ("settings", "note"),
+    [
+        ({"guardrails": []}, "guardrails: has no counterpart; write 'guardrails' into"),
+        (
+            {"router_settings": {"redis_host": "h"}},
+            "router_settings.redis_host: has no counterpart; pass coordination=",
+        ),
+        ({"router_settings": {"routing_strategy": "x"}}, "router_settings.routing_strategy: has no counterpart; write"),
+        (
+            {"router_settings": {"fallbacks": [{"chat": ["gone"]}]}},
+            "router_settings: 'gone' is no group of chat models",
+        ),
+        ({"router_settings": {"model_group_alias": {"a": {"model": "chat"}}}}, "router_settings: "),
+        ({"litellm_settings": {"callbacks": ["x"]}}, "litellm_settings.callbacks: has no counterpart; export calls"),
+        (
+            {"litellm_settings": {"request_timeout": 9}},
+            "litellm_settings.request_timeout: has no counterpart; pass time",
+        ),
+        ({"litellm_settings": None}, "litellm_settings: has no counterpart; it is left out"),
+    ],
+)
+def test_settings_without_a_counterpart_are_listed(settings: dict[str, Any], note: str) -> None:
+    assert [line[: len(note)] for line in notes_of({"model_list": [deployment()], **settings})] == [note]
 
 
 def test_what_happens_anyway_is_not_listed() -> None:
     settings = {"litellm_settings": {"drop_params": True, "set_verbose": False}}
-    assert notes_of({"model_list": [deployment(api_version="1") | {"model_info": {"id": "1"}}], **settings}) == []
+    assert notes_of({"model_list": [deployment() | {"model_info": {"id": "1"}}], **settings}) == []
+
+
+@pytest.mark.parametrize("broken", [{}, {"model_name": "x", "litellm_params": "y"}, deployment(model="a b") | {"x": 1}])
+def test_an_entry_that_is_no_deployment_is_listed_and_fails_the_command(broken: Any, capsys: Capture) -> None:
+    assert importing(json.dumps({"model_list": [deployment(), broken]})) == 1
+    assert "model_list[1]: is no deployment: " in capsys.readouterr().out
+    assert "models=[Model(id='openai/gpt-4.1')]" in Path("gateway/gateway.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("params", "call"),
+    [
+        ({"model": "gemini-2.5-pro"}, "GeminiProvider(name='google'"),
+        ({"model": "gpt-4.1-2025-04-14"}, "OpenAIProvider(name='openai'"),
+        ({"api_base": "https://api.openai.com/v1"}, "OpenAIProvider(name='openai'"),
+        ({"api_base": "https://api.openai.com.evil.example/v1"}, "OpenAIProvider(name='custom'"),
+        ({"api_base": "https://evil.example/api.openai.com/v1"}, "OpenAIProvider(name='custom'"),
+        ({"base_url": "http://localhost:9/v1"}, "OpenAIProvider(name='custom'"),
+    ],
+)
+def test_a_model_goes_to_the_vendor_that_it_went_to(params: dict[str, str], call: str) -> None:
+    texts = Configuration({"model_list": [deployment(**params)]}).texts("config.yaml")
+    assert call in texts["gateway.py"]
+
+
+@pytest.mark.parametrize("group", ["auto", "auto:cost", "policy:x", "openai/gpt-4o"])
+def test_a_group_named_like_ours_is_noted(group: str) -> None:
+    note = f"model_list[0]: '{group}' has a meaning here; send 'policy:{group}' for the group"
+    configuration = Configuration({"model_list": [deployment() | {"model_name": group}]})
+    assert [str(note) for note in configuration.notes] == [note]
+    assert json.loads(configuration.texts("config.yaml")["models.json"])["aliases"] == {}
+
+
+def test_another_price_is_that_of_another_provider() -> None:
+    dear = {"input_cost_per_token": 1e-6, "output_cost_per_token": "2e-6"}
+    entries = [deployment(), deployment(**dear), deployment(**dear)]
+    models = json.loads(Configuration({"model_list": entries}).texts("config.yaml")["models.json"])["models"]
+    assert [(model["id"], model["prices"]) for model in models] == [
+        ("openai-2/gpt-4.1", {"input_usd": 1.0, "output_usd": 2.0})
+    ]
+
+
+def test_names_and_values_are_data_in_the_program() -> None:
+    odd = """x'\n\"\"\"{y}\rimport os"""
+    entry = deployment(api_key=f"os.environ/{odd}", model="openai/'{x}")
+    program = Configuration({"model_list": [entry]}).texts(odd)["gateway.py"]
+    assert "import os\nfrom pathlib" in program
+    assert [type(node) for node in ast.parse(program).body[:2]] == [ast.Import, ast.ImportFrom]
+    assert 'Model(id="openai/\'{x}")' in program
+
+
+def test_the_instructions_of_the_program_work(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    assert importing(COMPANY) == 0
+    monkeypatch.chdir("gateway")
+    commands = [line.removeprefix("#   routewright ") for line in Path("gateway.py").read_text().splitlines()]
+    for command in [line for line in commands if line.startswith(("accounts", "keys"))]:
+        assert main(command.split()) == 0
+    assert "sk_live_" in capsys.readouterr().out
+
+
+BOMB = "".join(f"k{n}: &a{n} [{', '.join([f'*a{n - 1}' if n else 'x'] * 9)}]\n" for n in range(9)) + "model_list: *a8"
 
 
 @pytest.mark.parametrize(
@@ -248,11 +290,19 @@ def test_what_happens_anyway_is_not_listed() -> None:
     [
         (
             "model_list: []",
-            "config.yaml: has no 'model_list' with deployments; name the config.yaml of LiteLLM's proxy",
+            "is not a configuration of LiteLLM's proxy: Expected `array` of length >= 1 - at `$.model_list`",
         ),
-        ("- model_list", "config.yaml: has no 'model_list'"),
-        ("", "config.yaml: has no 'model_list'"),
-        ("model_list: gpt-4", "config.yaml: has no 'model_list'"),
+        ("- model_list", "config.yaml: is not a configuration of LiteLLM's proxy: Expected `object`, got `array`"),
+        ("", "Expected `object`, got `null`"),
+        ("model_list: gpt-4", "Expected `array`, got `str` - at `$.model_list`"),
+        ("model_list: [{a: .inf}]", "Out of range float values are not JSON compliant"),
+        ("model_list: [{2020-01-01: a}]", "keys must be str, int, float, bool or None, not date"),
+        ("model_list: [&x {a: *x}]", "Circular reference detected"),
+        (BOMB, "it has more than 1048576 characters with its aliases expanded"),
+        (
+            "model_list: [&x {model_name: m, litellm_params: {model: openai/x, max_input_tokens: -5}}]",
+            "models.json: models[0].context_window: must be a whole number from 1",
+        ),
         ("model_list:\n  - {model_name: x\n", "config.yaml:3: is not YAML; correct it"),
         ("model_list: *nobody", "config.yaml:1: is not YAML"),
         ("model_list: !!python/object:os.system []", "config.yaml:1: is not YAML"),
@@ -262,6 +312,7 @@ def test_a_file_of_another_shape_is_one_clear_error(text: str, error: str, capsy
     assert importing(text) == 2
     assert error in capsys.readouterr().err
     assert not Path("gateway").exists()
+    assert importing(COMPANY) == 0
 
 
 def test_no_file_is_replaced(capsys: Capture) -> None:
@@ -285,9 +336,8 @@ VALUES = st.recursive(
     max_leaves=4,
 )
 PARAMS = (
-    "model api_key api_base timeout max_retries tags rpm custom_llm_provider input_cost_per_token "
-    "output_cost_per_token aws_region"
-).split()
+    "model api_key api_base timeout tags rpm custom_llm_provider input_cost_per_token output_cost_per_token".split()
+)
 SETTINGS = (
     "fallbacks default_fallbacks content_policy_fallbacks model_group_alias routing_strategy timeout cache".split()
 )
@@ -299,7 +349,10 @@ SETTINGS = (
 )
 def test_no_shape_is_an_internal_error_and_all_files_are_data(deployments: list[Any], settings: dict[str, Any]) -> None:
     entries = [{"model_name": "chat", "litellm_params": {"model": "openai/x", **params}} for params in deployments]
-    texts = Configuration({"model_list": entries, "router_settings": settings}).texts("config.yaml")
+    try:
+        texts = Configuration({"model_list": entries, "router_settings": settings}).texts("config.yaml")
+    except ValidationError:
+        return
     assert json.loads(texts["policies.json"]).keys() == {"policies"}
     compile(texts["gateway.py"], "gateway.py", "exec")
     assert yaml.safe_load(texts["models.json"]) == json.loads(texts["models.json"])

@@ -91,7 +91,6 @@ INSIDE = {
     ("cli/catalogue", "_core.catalogue.price_list"): "imports price lists, which nothing else reads",
     ("cli/catalogue", "_setup.config"): "checks what it writes as a file is checked",
     ("cli/catalogue", "_setup.input_file"): "names the place in the file",
-    ("cli/litellm", "_core.catalogue.price_list"): "knows the names of vendors in litellm",
     ("cli/litellm", "_core.money"): "converts prices as the import of price lists does",
     ("cli/litellm", "_setup.input_file"): "names what cannot be read in the file",
     ("cli/litellm", "backends.providers.hosts"): "knows which vendors have a provider",
