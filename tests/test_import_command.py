@@ -224,7 +224,9 @@ def test_what_happens_anyway_is_not_listed() -> None:
     assert notes_of({"model_list": [deployment() | {"model_info": {"id": "1"}}], **settings}) == []
 
 
-@pytest.mark.parametrize("broken", [{}, {"model_name": "x", "litellm_params": "y"}, deployment(model="a b") | {"x": 1}])
+@pytest.mark.parametrize(
+    "broken", [{}, "x", {"model_name": "x", "litellm_params": "y"}, deployment(model="a b") | {"x": 1}]
+)
 def test_an_entry_that_is_no_deployment_is_listed_and_fails_the_command(broken: Any, capsys: Capture) -> None:
     assert importing(json.dumps({"model_list": [deployment(), broken]})) == 1
     assert "model_list[1]: is no deployment: " in capsys.readouterr().out

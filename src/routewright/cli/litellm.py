@@ -62,7 +62,7 @@ class Deployment(Struct, kw_only=True):
 class Settings(Struct):
     """What is used of ``litellm_settings`` and ``router_settings``, with the deployments."""
 
-    model_list: Annotated[list[JsonObject], Meta(min_length=1)]
+    model_list: Annotated[list[object], Meta(min_length=1)]
     fallbacks: list[dict[str, list[str]]] = []
     default_fallbacks: list[str] = []
     model_group_alias: dict[str, object] = {}
@@ -122,7 +122,8 @@ def _read(path: Path) -> JsonObject:
 
 
 class Configuration:
-    """Translates the content of a file. Raises ``ValidationError`` or ``TypeError`` for another shape."""
+    """Models, policies and providers of a configuration. Raises ``ValidationError`` or ``TypeError`` if it has another
+    shape."""
 
     def __init__(self, content: JsonObject) -> None:
         self.notes: list[Problem] = []
@@ -140,7 +141,7 @@ class Configuration:
         # a vendor with a wildcard keeps its name, which its models in the catalogue have
         for index, entry in sorted(enumerate(settings.model_list), key=lambda item: "*" not in str(item[1])):
             try:
-                self._add(f"model_list[{index}]", entry)
+                self._add(f"model_list[{index}]", convert(entry, JsonObject))
             except (TypeError, ValidationError) as error:
                 self._note(f"model_list[{index}]", f"{_BROKEN}: {error}", "correct it")
         for id in [id for id, row in self._rows.items() if "modalities" in row]:
@@ -153,14 +154,14 @@ class Configuration:
         """The files by their names. ``source`` is the name of the configuration."""
         ids = {*self._known, *self._rows}
         aliases = {name: p["models"][0] for name, p in self._policies.items() if name not in ids and not chooses(name)}
-        rows = [row for id, row in self._rows.items() if len(row) > 1 and "*" not in id]
+        models = [row for id, row in self._rows.items() if len(row) > 1 and "*" not in id]
         calls = ""
         for name, call in self._calls.items():
-            models = ", ".join(f"Model(id={id!r})" for id in self._rows if id.startswith(f"{name}/"))
-            calls += f"    {call}),\n" if "*" in models else f"    {call}, models=[{models}]),\n"
+            served = ", ".join(f"Model(id={id!r})" for id in self._rows if id.startswith(f"{name}/"))
+            calls += f"    {call}),\n" if "*" in served else f"    {call}, models=[{served}]),\n"
         template = _DATA.joinpath("litellm_gateway.txt").read_text("utf-8")
         return {
-            "models.json": json.dumps({"models": rows, "aliases": aliases}, indent=2) + "\n",
+            "models.json": json.dumps({"models": models, "aliases": aliases}, indent=2) + "\n",
             "policies.json": json.dumps({"policies": [*self._policies.values()]}, indent=2) + "\n",
             "gateway.py": template.format(source=repr(source), providers=calls),
         }
@@ -177,7 +178,7 @@ class Configuration:
 
     def _add(self, place: str, entry: JsonObject) -> None:
         """Add a deployment. Raises ``ValidationError`` or ``TypeError``."""
-        table = {**entry, **entry.get("model_info", {}), **entry.get("litellm_params", {})}
+        table = {**entry, **(entry.get("model_info") or {}), **entry.get("litellm_params", {})}
         table.setdefault("api_base", table.pop("base_url", None))
         deployment = convert(table, Deployment, strict=False)
         model = deployment.model
@@ -188,13 +189,12 @@ class Configuration:
         provider = _WORDS["providers"].get(vendor, vendor)
         if provider == "openai" and base is not None and not ENDPOINTS["openai"].is_own(base):
             provider = "custom"
-        is_lost = provider == "custom" and (base is None or "*" in model)
         if _NO_CHAT.search(f"{model} {deployment.mode}"):
             self._note(place, f"{shown(model)} is not a chat model", "call it without a router")
         elif provider not in (*ENDPOINTS, "custom"):
             hint = "write it as vendor/model, or add a LiteLLMProvider as docs/how-to/providers.md says"
             self._note(place, f"{shown(model)} has no counterpart", hint)
-        elif is_lost or deployment.litellm_credential_name is not None:
+        elif deployment.litellm_credential_name or (provider == "custom" and (base is None or "*" in model)):
             self._note(place, f"{shown(model)} has no address", "write the model's name, api_base and api_key there")
         else:
             id = self._id(place, provider, model.removeprefix(f"{vendor}/"), deployment)
@@ -254,10 +254,9 @@ class Configuration:
         groups = {name: [*dict.fromkeys(ids)] for name, ids in self._groups.items() if "*" not in "".join((name, *ids))}
         chains = {group: targets for entry in settings.fallbacks for group, targets in entry.items()}
         aliases = {alias: str(group) for alias, group in settings.model_group_alias.items()}
-        names = chain(chains, *chains.values(), settings.default_fallbacks, aliases.values())
-        for name in dict.fromkeys(names):
-            if name not in groups:
-                self._note("router_settings", f"{shown(name)} is no group of chat models", "look above why, or add it")
+        names = dict.fromkeys(chain(chains, *chains.values(), settings.default_fallbacks, aliases.values()))
+        for name in [name for name in names if name not in groups]:
+            self._note("router_settings", f"{shown(name)} is no group of chat models")
         policies: dict[str, JsonObject] = {}
         for group, own in groups.items():
             fallbacks = (*chains.get(group, ()), *settings.default_fallbacks)
