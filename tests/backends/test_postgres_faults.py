@@ -144,7 +144,7 @@ async def test_an_unreachable_server_fails_at_once_and_is_found_again(url: str, 
             for asked in (till.ask("c", 1), storage.read("acme", TraceById("tr_1")), till.settle("other")):
                 with pytest.raises(StorageUnavailable):
                     await asked
-            assert time.monotonic() - began < 1.0
+            assert time.monotonic() - began < PATIENCE_S
         proxy.restore()
         await soon(lambda: till.settle("runs", make_row("runs", charge=70)))
         assert (await till.purses())["account"] == (70, 0)

@@ -100,7 +100,7 @@ async def test_slots_of_a_process_that_is_killed_are_back_within_the_lease_and_n
     await until_taken(mine, takes("one more"))
     for number in range(many - 1):
         await until_taken(mine, takes(f"more {number}"))
-    assert time.monotonic() - killed_at < LEASE_S + 0.5
+    assert time.monotonic() - killed_at < 2 * LEASE_S
     assert (await refused(mine, takes("one too many")))["limit_of"] == "concurrency"
 
 

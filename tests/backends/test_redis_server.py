@@ -251,7 +251,7 @@ async def test_calls_are_answered_in_time_on_any_network_fault_and_recover(redis
         began = time.monotonic()
         with pytest.raises(StorageUnavailable):
             await coordination.take(takes("d"))
-        assert time.monotonic() - began < 0.7
+        assert time.monotonic() - began < 1.1  # the slow answer would come after 1.2
         proxy.restore()
         await until_taken(coordination, takes("e"))
         await coordination.aclose()

@@ -24,7 +24,7 @@ from routewright import (
     UpstreamCall,
 )
 from routewright._engine import shared_limits
-from routewright._engine.shared_limits import SharedLimits
+from routewright._engine.shared_limits import PATIENCE_S, SharedLimits
 from routewright.backends.clock import SystemClock
 from routewright.backends.coordination.redis import RedisCoordination
 from routewright.backends.storage.postgres import PostgresStorage
@@ -229,7 +229,7 @@ async def test_an_agent_run_holds_one_slot_and_its_calls_count_in_the_windows(pa
 # While Redis is down, each process uses its share of every limit
 
 
-LIMIT, PROCESSES, MOST_S = 40, 4, 0.5
+LIMIT, PROCESSES, MOST_S = 40, 4, 1.0
 
 
 class Office:
@@ -298,7 +298,7 @@ async def test_while_redis_is_down_each_process_has_its_share_and_logs_it_once(
         admitted = [await office.ask() for _ in range(LIMIT)]
         took_s = office.took_s
     assert sum(each is not None for each in admitted) == LIMIT // PROCESSES - 3, "what it took before counts"
-    assert took_s < 0.05
+    assert took_s < PATIENCE_S, "it does not ask"
     assert await office.until_back() < 5.0
     texts = [record.message for record in caplog.records if record.name == shared_limits.__name__]
     assert [text.partition(" is ")[2].partition(" ")[0] for text in texts] == ["away", "back:"]
@@ -339,7 +339,7 @@ async def test_while_redis_hangs_one_call_waits_briefly_and_slots_come_back(offi
             assert grant is not None
             await office.accounts.settle(grant, make_facts(grant.id))
         assert [await office.ask() is None for _ in range(3)] == [False, False, True], "two of eight slots are its part"
-        assert office.took_s < 0.05
+        assert office.took_s < PATIENCE_S, "it does not ask"
         await anyio.sleep(1.5)
     finally:
         redis.resume()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import Counter
-from contextlib import suppress
+from collections import Counter, deque
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -148,8 +148,13 @@ def test_concurrent_runs_never_overspend(farm: Farm, full: bool, of: str) -> Non
 def test_runs_share_the_slots_of_the_account(farm: Farm) -> None:
     farm.console.blocking.create_account("slots", plan="enterprise", limits=RateLimits(concurrency=2))
     key = farm.key("slots")
-    told = Counter(answer.status_code for answer in ran(farm, key, 8, task="rounds 40", max_steps=100))
-    assert told == {200: 2, 429: 6}
+    asked: Any = {"json": {"task": "rounds 40", "max_steps": 100, "stream_steps": True}, "headers": bearer(key)}
+    with httpx2.Client(timeout=PATIENCE_S) as client, ExitStack() as stack:
+        for url in farm.urls[:2]:
+            lines = stack.enter_context(client.stream("POST", f"{url}{PATH}", **asked)).iter_lines()
+            assert next(lines) == "event: run.started"
+            stack.callback(deque, lines, maxlen=0)  # to its end
+        assert [answer.status_code for answer in ran(farm, key, 6)] == [429] * 6
     assert {answer.status_code for answer in ran(farm, key, 2)} == {200}
 
 

@@ -30,7 +30,7 @@ MODELS = [
     Model(id=id, quality=quality, pricing_per_1m=PRICE, context_window=9_000, modalities=("text", "tool"))
     for id, quality in (("good/one", 0.9), ("spare/two", 0.1))
 ]
-HITS_WINDOW_S, LEAST_LOOKUPS = 3.0, 20
+HITS_WINDOW_S, LEAST_LOOKUPS = 3.0, 8
 
 
 def reply(call: UpstreamCall) -> Any:
