@@ -16,7 +16,6 @@ from routewright import errors, wire
 from routewright._core.accounts.purses import money_error
 from routewright._core.agent.machine import AgentRun, CallModel, Ended, Observation, RunTools
 from routewright._core.agent.record import RunRecord, run_trace, words_of
-from routewright._core.money import budget_nanos
 from routewright.protocols import ToolContext
 from routewright.wire.money import nanos_of
 
@@ -65,12 +64,10 @@ class Run:
         self._resumed = resumed
         self._is_tool = is_tool
         self._is_remote = is_remote
-        self._open = OpenRun(engine, caller, "agents")
+        self._open = OpenRun(engine, caller, "agents", request.total_budget_usd)
         self._scope = self._open.scope
         self._step_s = (request.per_step_timeout_ms or 0.0) / 1000
         self._max_steps = int(request.max_steps or 0)
-        budget = request.total_budget_usd
-        self._cap_nanos = None if budget is None else budget_nanos(budget)
         self._turns = Turns(partial(engine.fleet, caller.environment), settings, request)
         self._key: str | None = None
         self._keeps_answer = False
@@ -178,7 +175,7 @@ class Run:
         self._keeps_answer = key is not None and key == request.idempotency_key
         approval_s = 0.0 if self._settings.approve is None else APPROVAL_S
         lasts_s = self._max_steps * (self._step_s * 2 + approval_s) + 60  # each step twice, and a minute
-        self._scope.has_purse = self._cap_nanos is not None or not self._is_immediate
+        self._scope.has_purse = self._scope.has_purse or not self._is_immediate
         stored = None
         if self._scope.within is None or key is not None:
             task_request = wire.RouteRequest(
@@ -219,7 +216,7 @@ class Run:
         self.spent_nanos = state.spent_nanos
         tools = sum(nanos_of(step.cost_usd) for step in state.steps if step.tool is not None and step.trace_id is None)
         tools -= sum(nanos_of(call.cost_usd) for call in state.nested)  # the purse has counted them
-        self._scope.begin(self.trace_id, self._cap_nanos, state.spent_nanos, tools)
+        self._scope.begin(self.trace_id, state.spent_nanos, tools)
         before_ms = max((step.start_ms + step.duration_ms for step in state.steps), default=0.0)
         self._began = self.clock.monotonic() - before_ms / 1000
         return state
@@ -279,7 +276,8 @@ class Run:
 
     async def _use(self, run: AgentRun, action: RunTools) -> None:
         start_ms, results = self._now_ms(), dict[int, tuple[wire.Step, Observation]]()
-        left_nanos = None if self._cap_nanos is None else max(0, self._cap_nanos - run.state.spent_nanos)
+        purse = self._scope.purse
+        left_nanos = None if purse is None else max(0, purse.left_nanos or 0)
 
         slots = anyio.Semaphore(AT_ONCE, fast_acquire=True)
         metadata = self._request.metadata or {}

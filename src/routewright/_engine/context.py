@@ -194,18 +194,17 @@ class RunScope(Struct, eq=False):
     """The last call that ended was refused for a lack of money."""
     is_over: bool = False
 
-    def begin(self, id: str, cap_nanos: int | None, used_nanos: int = 0, tool_nanos: int = 0) -> None:
+    def begin(self, id: str, used_nanos: int = 0, tool_nanos: int = 0) -> None:
         """Open its purse. ``used_nanos``: by earlier steps; ``tool_nanos``: by their tools."""
         self.id = id
-        self.cap_nanos = cap_nanos
         self.used_nanos = used_nanos
         self.tool_nanos = tool_nanos
         if self.within is not None:
             self.waiting = self.within.scope.waiting
             self.booking = self.within.scope.booking
             self.budget = self.within.scope.budget
-        if cap_nanos is not None and (self.within is not None or self.caller.environment == "sandbox"):
-            self.budget = SharedBudget(Room(cap_nanos - used_nanos, None), self.budget)
+        if self.cap_nanos is not None and (self.within is not None or self.caller.environment == "sandbox"):
+            self.budget = SharedBudget(Room(self.cap_nanos - used_nanos, None), self.budget)
 
     @property
     def limit(self) -> RunLimit | None:

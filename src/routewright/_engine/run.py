@@ -25,7 +25,7 @@ from .route import Engine
 from .trace_writer import Pending
 
 _log = logging.getLogger(__name__)
-_ELSEWHERE = "no call was part of the run %s: its block was entered in another context, as in a thread; enter it there"
+_ELSEWHERE = "no call was part of the run %s; enter its block in the task or thread that makes the calls"
 LAST_S = 10.0
 """Time limit for settling a run that has ended."""
 LONGEST_MS = 3_600_000.0
@@ -35,8 +35,11 @@ LONGEST_MS = 3_600_000.0
 class OpenRun:
     """A run in progress: the scope of its calls, and its slot."""
 
-    def __init__(self, engine: Engine, caller: wire.Caller, right: wire.Scope) -> None:
-        self.scope = RunScope(engine.ids, caller, right, find_run(engine.ids, caller))
+    def __init__(self, engine: Engine, caller: wire.Caller, right: wire.Scope, budget_usd: float | None) -> None:
+        self.scope = scope = RunScope(engine.ids, caller, right, find_run(engine.ids, caller))
+        if budget_usd is not None:
+            scope.cap_nanos = budget_nanos(budget_usd)
+            scope.has_purse = True
         self.headers: dict[str, str] = {}
         """Rate-limit headers, once it is admitted."""
         self._engine = engine
@@ -112,7 +115,7 @@ class RouterRun:
         wait: Callable[[Callable[[], Coroutine[object, object, None]]], None],
     ) -> None:  # fmt: skip
         """``request`` has the budget, and the tags of all calls. ``wait`` awaits in plain code."""
-        self._open = OpenRun(engine, caller, "route")
+        self._open = OpenRun(engine, caller, "route", request.total_budget_usd)
         self._scope = scope = self._open.scope
         self._log = engine.log
         self._request = request
@@ -120,9 +123,7 @@ class RouterRun:
         self._entered = ExitStack()
         self._wait = wait
         self._created_at = 0.0
-        budget = request.total_budget_usd
-        scope.has_purse = budget is not None
-        scope.begin(engine.ids("tr_"), None if budget is None else budget_nanos(budget))
+        scope.begin(engine.ids("tr_"))
 
     async def __aenter__(self) -> Self:
         await self._begin()
