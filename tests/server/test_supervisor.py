@@ -19,9 +19,11 @@ from msgspec.structs import asdict, replace
 from uvicorn.supervisors.multiprocess import SIGNALS, Multiprocess
 
 from routewright.cli.serve import FLAGS
-from routewright.errors import InternalError, ValidationFailed
+from routewright.errors import InternalError, StorageUnavailable, ValidationFailed
 from routewright.serve import processes
+from routewright.serve.parts import open_router
 from routewright.serve.plan import Address, CommandOptions, Configuration, Plan, Setup
+from routewright.serve.prepare import prepare, set_up_store
 from routewright.serve.processes import (
     METRICS_FOLDER,
     Listeners,
@@ -282,6 +284,25 @@ async def test_only_a_trusted_proxy_names_the_client(
     headers, asking = {"x-forwarded-for": "198.51.100.9, 192.0.2.7"}, Client()
     await config.loaded_app(scope_of("GET", "/v1/models", headers=headers), asking.receive, asking.send)
     assert seen == [client]
+
+
+@pytest.mark.anyio
+async def test_keys_of_a_store_in_memory_survive_their_worker() -> None:
+    plan = prepare(CommandOptions(None, {"store": "memory:"}, FLAGS), {}).plan
+    setup = await set_up_store(plan)
+    for _ in range(2):  # one worker after the other
+        async with open_router(replace(plan, seed=setup.seed)) as (_, console):
+            caller = await console.authenticate(f"Bearer {setup.keys['sandbox']}")
+            assert (caller.account, caller.environment) == (setup.account, "sandbox")
+
+
+@pytest.mark.anyio
+async def test_a_worker_makes_no_store_in_place_of_one_that_was_removed(tmp_path: Path) -> None:
+    lost = replace(PLAN, store=f"sqlite:///{tmp_path}/lost.db")
+    with pytest.raises(StorageUnavailable, match="was removed while it was in use; restore a backup"):
+        async with open_router(lost):
+            raise AssertionError("it serves")
+    assert not (tmp_path / "lost.db").exists()
 
 
 @pytest.mark.anyio
