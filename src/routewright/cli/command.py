@@ -38,7 +38,7 @@ BROKEN_PIPE = 141
 
 EXIT_CODES = {
     OK: "done",
-    INTERNAL: "internal error, damaged or unavailable store (500), or a condition of --fail-if",
+    INTERNAL: "internal error, damaged or unavailable store (500), a condition of --fail-if, or unreadable entries",
     USAGE: "invalid command line, file or request (400, 404, 409, 413)",
     NOBODY_FITS: "no model fits the constraints or the budget (422), or an agent run's budget is spent",
     4: "the content was refused by a policy, a guardrail or the provider (403)",

@@ -38,8 +38,6 @@ _PLAIN_URL = re.compile(r"https?://[\w.-]+(:\d+)?(/[a-z]{1,12}|/v\d+)*/?")
 """An address without room for a credential."""
 _NO_CHAT = re.compile(r"embed|dall-e|whisper|\btts|rerank|image|video|moderation|transcri|speech|realtime")
 
-Price = Annotated[float, Meta(ge=0, le=0.01)]
-
 
 class Deployment(Struct, kw_only=True):
     """What is used of an entry of ``model_list``, with its ``model_info`` and ``litellm_params``."""
@@ -55,8 +53,8 @@ class Deployment(Struct, kw_only=True):
     tags: list[str] = []
     context_window: int | None = field(default=None, name="max_input_tokens")
     max_output_tokens: int | None = None
-    input_usd: Price | None = field(default=None, name="input_cost_per_token")
-    output_usd: Price | None = field(default=None, name="output_cost_per_token")
+    input_usd: Annotated[float, Meta(ge=0, le=0.01)] | None = field(default=None, name="input_cost_per_token")
+    output_usd: Annotated[float, Meta(ge=0, le=0.01)] | None = field(default=None, name="output_cost_per_token")
 
 
 class Settings(Struct):
@@ -132,7 +130,7 @@ class Configuration:
         self._rows: dict[str, JsonObject] = {}
         self._groups: dict[str, list[str]] = defaultdict(list)
         """The models of the groups."""
-        self._keys: dict[str, tuple[str | None, object]] = {}
+        self._keys: dict[str, tuple[str, object]] = {}
         """The addresses and keys of providers."""
         self._calls: dict[str, str] = {}
         """The calls that make providers, in Python, up to their models."""
@@ -192,8 +190,7 @@ class Configuration:
         if _NO_CHAT.search(f"{model} {deployment.mode}"):
             self._note(place, f"{shown(model)} is not a chat model", "call it without a router")
         elif provider not in (*ENDPOINTS, "custom"):
-            hint = "write it as vendor/model, or add a LiteLLMProvider as docs/how-to/providers.md says"
-            self._note(place, f"{shown(model)} has no counterpart", hint)
+            self._note(place, f"{shown(model)} has no counterpart")
         elif deployment.litellm_credential_name or (provider == "custom" and (base is None or "*" in model)):
             self._note(place, f"{shown(model)} has no address", "write the model's name, api_base and api_key there")
         else:
@@ -206,9 +203,8 @@ class Configuration:
 
     def _id(self, place: str, vendor: str, name: str, deployment: Deployment) -> str:
         """Our id of a model. A provider has one address, one key, and one row for a model."""
-        base = deployment.api_base
-        if base is None and vendor not in HOSTS:  # the other classes know the address of the vendor's own name only
-            base = ENDPOINTS[vendor].base_url
+        # other classes than the one with hosts know an address only for the vendor's own name
+        base = deployment.api_base or ("" if vendor in HOSTS else ENDPOINTS[vendor].base_url)
         key = (base, deployment.api_key)
         for number in count(1):
             own = f"{vendor}-{number}".removesuffix("-1")
@@ -220,7 +216,7 @@ class Configuration:
             call = f"{_WORDS['classes'].get(vendor, 'OpenAIProvider')}(name={own!r}"
             call += f", host=HOSTS[{vendor!r}]" if vendor in HOSTS else ""
             for argument, entry, value in (("api_key", "api_key", deployment.api_key), ("base_url", "api_base", base)):
-                if value is not None:
+                if value:
                     call += f", {argument}={self._source(f'{place}.{entry}', f'{own}_{argument}', str(value))}"
             self._calls[own] = call
         return id
