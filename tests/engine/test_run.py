@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
 from hypothesis import given, settings
@@ -571,6 +572,24 @@ async def test_a_generator_that_is_dropped_in_a_run_leaves_nothing_behind() -> N
     gc.collect()
     await anyio.wait_all_tasks_blocked()
     assert (await router.route("hi")).trace.metadata == {}
+
+
+async def test_generators_that_are_dropped_do_not_pile_up() -> None:
+    router = router_of()
+
+    async def pieces() -> AsyncGenerator[None]:
+        async with router.run(metadata={"a": 1}):
+            yield
+
+    for _ in range(50):
+        await anext(pieces())
+        await anyio.lowlevel.checkpoint()
+    block = context_module.current_run()
+    count = 0
+    while block is not None:
+        count += 1
+        block = block.outer
+    assert count < 25
 
 
 async def test_a_run_stays_open_if_one_that_began_before_ends_first() -> None:

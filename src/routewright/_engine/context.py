@@ -99,10 +99,12 @@ class Block(Struct, Generic[T], eq=False):
 
 @contextmanager
 def _setting(variable: ContextVar[Block[T] | None], value: T) -> Iterator[None]:
-    outer = variable.get()
-    while outer is not None and outer.is_over:
-        outer = outer.outer
-    block = Block(value, outer)
+    block = link = Block(value, variable.get())
+    while (outer := link.outer) is not None:  # drop those that are over, else a task that drops generators leaks them
+        if outer.is_over:
+            link.outer = outer.outer
+        else:
+            link = outer
     task = this_task()
     variable.set(block)
     try:
@@ -112,7 +114,7 @@ def _setting(variable: ContextVar[Block[T] | None], value: T) -> Iterator[None]:
         # then the variable cannot be set back. Otherwise the block is not marked: tasks that started in it keep its
         # value. test_a_generator_that_is_dropped_in_a_run_leaves_nothing_behind
         if variable.get() is block and this_task() is task:
-            variable.set(outer)
+            variable.set(block.outer)
         else:
             block.is_over = True
 

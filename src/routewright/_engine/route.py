@@ -277,8 +277,7 @@ class Engine:
         if self.log.dropped:
             self.log.keep_dropped()
         started_at = self._clock.monotonic() if admission is None else admission.started_at
-        if fleet is None:
-            fleet = self._fleets.get(caller.environment) or self.fleet(caller.environment)
+        fleet = fleet or self._fleets.get(caller.environment) or self.fleet(caller.environment)
         if not fleet.serves:
             fleet.require_providers(caller)
         board = fleet.board()
@@ -419,10 +418,9 @@ class Engine:
                 call = self.make_call(read, admission.rights, fleet, admission)
             if call.policy is not None:  # it may shorten the time-out
                 admission.adopt(call)
-            has_budget = False
+            has_budget = admission.in_run is not None and admission.in_run.inside.scope.budget is not None
             if admission.in_run is not None:
                 call.in_run = admission.in_run
-                has_budget = admission.in_run.inside.scope.budget is not None
             if is_open and not has_budget:
                 return AdmittedCall(call)
             is_guarded = call.is_guarded or not (call.policy or self._guardrails)
@@ -461,11 +459,8 @@ class Engine:
                 if stored is not None:
                     return stored
             # a call that failed before a model was chosen leaves a trace, unless its admission was refused
-            if (
-                call is not None
-                and call.status == "running"
-                and not (admission.is_unadmitted or isinstance(error, TRACELESS))
-            ):
+            is_traceless = admission.is_unadmitted or isinstance(error, TRACELESS)
+            if call is not None and call.status == "running" and not is_traceless:
                 self.conclude_undecided(call, error, choice)
             raise
 
