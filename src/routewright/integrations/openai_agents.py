@@ -16,7 +16,7 @@ from routewright.catalogue import undated
 from routewright.errors import ContentRefused, RouterError, require_extra
 from routewright.wire import JsonObject, Reasoning
 
-from .options import EFFORTS, CallOptions, check_options, facts_of, merge_options
+from .options import EFFORTS, CallOptions, check_options, merge_options
 
 with require_extra("openai-agents", __name__):
     import agents
@@ -212,7 +212,9 @@ def _result(answer: Answer, span: agents.Span) -> tuple[list[TResponseOutputItem
     if not answer.output and not answer.tool_calls and answer.finish_reason in ("length", "budget"):
         hint = "raise max_tokens or the budget"
         raise agents.ModelBehaviorError(f"the answer ended ({answer.finish_reason}) before its first word; {hint}")
-    source = {"model": answer.routing.selected_model, "response_id": answer.trace_id, **facts_of(answer)}
+    # the SDK copies it in every turn of a run, so it has no more than sums need
+    source = {"model": answer.routing.selected_model, "response_id": answer.trace_id, "replayed": answer.replayed}
+    source |= {"cost_usd": answer.routing.cost_usd, "cache_hit": answer.routing.cache_hit}
     calls = to_builtins(answer.tool_calls)
     message = ChatCompletionMessage(role="assistant", content=answer.output, tool_calls=calls)
     output: list[TResponseOutputItem] = Converter.message_to_output_items(message, source)

@@ -14,7 +14,7 @@ from typing import TypeAlias, Unpack
 
 from msgspec.structs import replace
 
-from routewright import Answer, Message, Router, Stream, Tool, wire
+from routewright import Answer, Message, Router, RouteRequest, Stream, Tool, wire
 from routewright.errors import RouterError, require_extra
 
 from .options import EFFORTS, CallOptions, check_options, facts_of, is_overflow, merge_options, part_of
@@ -87,12 +87,16 @@ class RouterModel(models.Model):  # type: ignore[misc]
         self, messages: Chat, model_settings: Settings, model_request_parameters: Parameters
     ) -> parts.ModelResponse:
         """Answer a request."""
-        async with self._call(messages, model_settings, model_request_parameters) as (turns, options, _):
-            answer = await self.router.route(turns, **options)
-        content = [] if answer.reasoning is None else [thinking_part(answer.reasoning)]
-        if answer.output:
-            content.append(parts.TextPart(answer.output))
-        for call in answer.tool_calls or ():
+        with translated(self.model_name):
+            request, options = await self._read(
+                messages, *self.prepare_request(model_settings, model_request_parameters)
+            )
+            answer = await self.router.route(request, **options)
+        response = answer.response
+        content = [] if response.reasoning is None else [thinking_part(response.reasoning)]
+        if response.output:
+            content.append(parts.TextPart(response.output))
+        for call in response.tool_calls or ():
             content.append(parts.ToolCallPart(call.function.name, call.function.arguments, call.id))
         return parts.ModelResponse(content, provider_name=SYSTEM, **fields_of(answer))
 
@@ -101,8 +105,10 @@ class RouterModel(models.Model):  # type: ignore[misc]
         self, messages: Chat, model_settings: Settings, model_request_parameters: Parameters, run_context: object = None
     ) -> AsyncGenerator[models.StreamedResponse]:
         """Answer a request piece by piece. A fault after the first text or tool call raises."""
-        async with self._call(messages, model_settings, model_request_parameters) as (turns, options, parameters):
-            stream = self.router.stream(turns, **options)
+        with translated(self.model_name):
+            settings, parameters = self.prepare_request(model_settings, model_request_parameters)
+            request, options = await self._read(messages, settings, parameters)
+            stream = self.router.stream(request, **options)
             stream.expect_text()
             await stream.start()
         async with stream:
@@ -112,17 +118,17 @@ class RouterModel(models.Model):  # type: ignore[misc]
         self, messages: Chat, model_settings: Settings, model_request_parameters: Parameters
     ) -> RequestUsage:
         """Estimate the input tokens for the model that would answer."""
-        async with self._call(messages, model_settings, model_request_parameters) as (turns, options, _):
-            return RequestUsage(input_tokens=(await self.router.prepare(turns, **options).count_tokens()).estimate)
+        with translated(self.model_name):
+            request, options = await self._read(
+                messages, *self.prepare_request(model_settings, model_request_parameters)
+            )
+            return RequestUsage(input_tokens=(await self.router.prepare(request, **options).count_tokens()).estimate)
 
-    @asynccontextmanager
-    async def _call(
+    async def _read(
         self, messages: Chat, model_settings: Settings, parameters: Parameters
-    ) -> AsyncGenerator[tuple[list[Message], CallOptions, Parameters]]:
-        """The messages and options of a call, and its parameters. Raises our errors as those of pydantic-ai."""
+    ) -> tuple[RouteRequest, CallOptions]:
         if not self.router.is_sandbox:
             models.check_allow_model_requests()
-        model_settings, parameters = self.prepare_request(model_settings, parameters)
         settings = {name: value for name, value in (model_settings or {}).items() if value is not None}
         params = {PARAMS[name]: value for name, value in settings.items() if name in PARAMS}
         if parameters.thinking is not None:
@@ -138,10 +144,9 @@ class RouterModel(models.Model):  # type: ignore[misc]
         tools = [declaration(tool) for name, tool in parameters.declared_tool_defs.items() if name in names]
         if tools or choice != "auto":
             own |= {"tools": tools, "tool_choice": choice}
-        with translated(self.model_name):
-            turns = await self._turns(messages, parameters)
-            options = merge_options(self.model_name, turns, self.options, own, settings.get("routewright", {}))
-            yield turns, options, parameters
+        turns = await self._turns(messages, parameters)
+        options = merge_options(self.model_name, turns, self.options, own, settings.get("routewright", {}))
+        return RouteRequest(turns), options  # the Router reads it faster than a list
 
     async def _turns(self, messages: Chat, parameters: Parameters) -> list[Message]:
         turns: list[Message] = []
@@ -313,17 +318,19 @@ def thinking_part(reasoning: wire.Reasoning) -> parts.ThinkingPart:
 
 def fields_of(answer: Answer) -> dict[str, object]:
     """Fields of a ``ModelResponse``."""
-    tokens = answer.routing.tokens
+    response = answer.response
+    routing = response.routing
+    tokens = routing.tokens
     # a replayed answer costs nothing again; str, since the framework adds decimals
-    cost = Decimal(0) if answer.replayed else Decimal(str(answer.routing.cost_usd))
+    cost = Decimal(0) if answer.replayed else Decimal(str(routing.cost_usd))
     usage = RequestUsage(input_tokens=tokens.input, output_tokens=tokens.output, cost=cost)
     usage.cache_read_tokens = tokens.cached
     usage.cache_write_tokens = tokens.written
     usage.output_reasoning_tokens = tokens.reasoning
     return {
         "usage": usage,
-        "model_name": answer.routing.selected_model,
-        "provider_response_id": answer.trace_id,
-        "finish_reason": FINISH_REASONS.get(answer.finish_reason or ""),
+        "model_name": routing.selected_model,
+        "provider_response_id": response.trace_id,
+        "finish_reason": FINISH_REASONS.get(response.finish_reason or ""),
         "provider_details": facts_of(answer),
     }
