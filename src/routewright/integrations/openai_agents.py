@@ -34,6 +34,7 @@ _PARAMS = ("temperature", "top_p", "parallel_tool_calls", "verbosity")
 """Settings that are our parameters."""
 _EXTRA = ("seed", "stop", "service_tier")
 """Parameters that have no setting, so that users send them as extra arguments."""
+_NO_DATA = ("temperature", "top_p", "parallel_tool_calls", "max_output_tokens", "seed", "reasoning")
 _UNSUPPORTED = ("frequency_penalty", "presence_penalty", "top_logprobs")
 _ERRORS = {kind.status_code: kind for kind in openai.APIStatusError.__subclasses__() if hasattr(kind, "status_code")}
 
@@ -105,11 +106,10 @@ class RouterModel(agents.Model):  # type: ignore[misc]
                 options["tools"] = [*map(Converter.tool_to_openai, tools), *handoff_tools]
             params = options.get("params", {})
             if tracing.include_data():
-                span.span_data.model_config = params
                 span.span_data.input = to_builtins(messages)
             else:  # stop texts and schemas are data, too
-                harmless = {name: value for name, value in params.items() if isinstance(value, int | float)}
-                span.span_data.model_config = harmless | {"reasoning": params.get("reasoning")}
+                params = {name: params[name] for name in _NO_DATA if name in params}
+            span.span_data.model_config = params
             try:
                 yield messages, merge_options(self.model, messages, self.options, options, own), span
             except RouterError as error:
@@ -160,9 +160,8 @@ def _options(
     if unsupported:
         hint = "leave it out, or send a vendor's own field as params.extra in extra_args['routewright']"
         raise agents.UserError(f"RouterModel does not support {', '.join(unsupported)}; {hint}")
-    params = extra | {name: value for name in _PARAMS if (value := getattr(settings, name)) is not None}
-    if settings.verbosity == implicit.verbosity:
-        params.pop("verbosity", None)
+    values = {name: getattr(settings, name) for name in _PARAMS}
+    params = extra | {name: value for name, value in values.items() if value not in (None, getattr(implicit, name))}
     if settings.max_tokens is not None:
         params["max_output_tokens"] = settings.max_tokens
     if reasoning is not None and reasoning.effort is not None:

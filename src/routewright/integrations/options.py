@@ -20,6 +20,7 @@ JOINED = ("metadata", "params")
 """Options of which a call may set some entries, and the model object others."""
 EFFORTS: dict[object, str] = {True: "medium", False: "none", "xhigh": "max"}
 """Levels of reasoning that have another name here."""
+Detail = Literal["auto", "low", "high"] | None
 AUDIO: dict[str, Literal["wav", "mp3"]] = {"audio/wav": "wav", "audio/x-wav": "wav"}
 AUDIO |= {"audio/mpeg": "mp3", "audio/mp3": "mp3"}
 UNRELATED = {"whitelist", "disabled", "deprecated", "provider_unavailable"}
@@ -75,16 +76,11 @@ def merge_options(model: str, messages: Sequence[object], *layers: Mapping[str, 
 
 
 def part_of(
-    mime_type: str | None,
-    data: bytes | str | None,
-    url: str | None = None,
-    name: str | None = None,
-    *,
-    detail: Literal["auto", "low", "high"] | None = None,
+    kind: str | None, data: bytes | str | None, url: str | None = None, name: str | None = None, detail: Detail = None
 ) -> wire.Part:
-    """The part that sends a file: its ``data``, as bytes or base64, or a ``url``. Raises ``ValidationFailed`` for a
-    type that cannot be sent, or not by its URL."""
-    kind = (mime_type or "unknown").partition(";")[0].strip().lower()
+    """The part that sends a file of a MIME type: its ``data``, as bytes or base64, or a ``url``. Raises
+    ``ValidationFailed`` for a type that cannot be sent, or not by its URL."""
+    kind = (kind or "unknown").partition(";")[0].strip().lower()
     if url is None:
         if kind.startswith("text/"):
             content = b64decode(data) if isinstance(data, str) else data or b""
