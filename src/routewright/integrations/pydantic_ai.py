@@ -69,28 +69,21 @@ class RouterModel(models.Model):  # type: ignore[misc]
     model_name: str = "auto"
 
     def __init__(
-        self,
-        router: Router,
-        model: str = "auto",
-        *,
-        settings: Settings = None,
-        profile: ModelProfile | None = None,
-        **options: Unpack[CallOptions],
+        self, router: Router, model: str = "auto", *, settings: Settings = None, **options: Unpack[CallOptions]
     ) -> None:
         check_options(router, model, options)
         self.router = router
         self.options = options
         self.model_name = model
-        super().__init__(settings=settings, profile={**PROFILE, **(profile or {})})
+        super().__init__(settings=settings, profile=PROFILE)
 
     async def request(
         self, messages: Chat, model_settings: Settings, model_request_parameters: Parameters
     ) -> parts.ModelResponse:
         """Answer a request."""
         with translated(self.model_name):
-            request, options = await self._read(
-                messages, *self.prepare_request(model_settings, model_request_parameters)
-            )
+            settings, parameters = self.prepare_request(model_settings, model_request_parameters)
+            request, options = await self._read(messages, settings, parameters)
             answer = await self.router.route(request, **options)
         response = answer.response
         content = [] if response.reasoning is None else [thinking_part(response.reasoning)]
@@ -114,16 +107,6 @@ class RouterModel(models.Model):  # type: ignore[misc]
         async with stream:
             yield RouterStreamedResponse(parameters, stream, self.model_name, datetime.now(UTC))
 
-    async def count_tokens(
-        self, messages: Chat, model_settings: Settings, model_request_parameters: Parameters
-    ) -> RequestUsage:
-        """Estimate the input tokens for the model that would answer."""
-        with translated(self.model_name):
-            request, options = await self._read(
-                messages, *self.prepare_request(model_settings, model_request_parameters)
-            )
-            return RequestUsage(input_tokens=(await self.router.prepare(request, **options).count_tokens()).estimate)
-
     async def _read(
         self, messages: Chat, model_settings: Settings, parameters: Parameters
     ) -> tuple[RouteRequest, CallOptions]:
@@ -141,9 +124,10 @@ class RouterModel(models.Model):  # type: ignore[misc]
         if params:
             own["params"] = params
         choice, names = tool_choice_of(settings.get("tool_choice"), parameters)
-        tools = [declaration(tool) for name, tool in parameters.declared_tool_defs.items() if name in names]
+        tools = [tool for name, tool in parameters.declared_tool_defs.items() if name in names]
+        specs = [wire.FunctionSpec(t.name, t.description, t.parameters_json_schema, t.strict) for t in tools]
         if tools or choice != "auto":
-            own |= {"tools": tools, "tool_choice": choice}
+            own |= {"tools": [Tool(function=spec) for spec in specs], "tool_choice": choice}
         turns = await self._turns(messages, parameters)
         options = merge_options(self.model_name, turns, self.options, own, settings.get("routewright", {}))
         return RouteRequest(turns), options  # the Router reads it faster than a list
@@ -168,13 +152,14 @@ class RouterModel(models.Model):  # type: ignore[misc]
                     case parts.CompactionPart():
                         turns.append(Message("user", f"Summary of the conversation so far:\n\n{part.content}"))
                     case _:
-                        hint = "call model.prepare_messages(messages) first"
-                        raise exceptions.UserError(f"{type(part).__name__} cannot be sent as it is; {hint}")
+                        raise exceptions.UserError(
+                            f"{part.part_kind} cannot be sent; call model.prepare_messages first"
+                        )
             if files:
                 turns.append(Message("user", await self._content(files)))
-        place = next((index for index, turn in enumerate(turns) if turn.role != "system"), len(turns))
+        at = next((index for index, turn in enumerate(turns) if turn.role != "system"), len(turns))
         instructions = self._get_instruction_parts(messages, parameters) or ()
-        turns[place:place] = [Message("system", part.content) for part in instructions]
+        turns[at:at] = [Message("system", part.content) for part in instructions]
         return turns
 
     async def _content(self, items: str | Iterable[parts.UserContent]) -> str | list[wire.Part]:
@@ -197,9 +182,9 @@ class RouterModel(models.Model):  # type: ignore[misc]
             case parts.DocumentUrl(force_download=False, media_type="application/pdf"):
                 return part_of(item.media_type, None, item.url)
             case parts.ImageUrl() | parts.AudioUrl() | parts.DocumentUrl():
-                file = await models.download_item(item, "bytes")
+                raw = await models.download_item(item, "bytes")
                 item = parts.BinaryContent(
-                    file["data"], media_type=file["data_type"], vendor_metadata=item.vendor_metadata
+                    raw["data"], media_type=raw["data_type"], vendor_metadata=item.vendor_metadata
                 )
         if not isinstance(item, parts.BinaryContent):
             raise exceptions.UserError(f"{type(item).__name__} cannot be sent; send a BinaryContent")
@@ -265,10 +250,9 @@ def translated(model_name: str, *, in_stream: bool = False) -> Iterator[None]:
     except RouterError as error:
         if error.code in ("blocked_by_policy", "content_refused"):
             raise exceptions.ContentFilterError(error.message) from error
-        default = exceptions.ModelServerError if error.status >= 500 else exceptions.ModelRequestRejectedError
-        category = CATEGORIES.get(error.status, default)
-        if is_overflow(error):
-            category = exceptions.ModelContextWindowExceededError
+        category = exceptions.ModelServerError if error.status >= 500 else exceptions.ModelRequestRejectedError
+        category = exceptions.ModelContextWindowExceededError if is_overflow(error) else category
+        category = CATEGORIES.get(error.status, category)
         # the detail may list every model of the catalogue, and the framework shows the body in the message
         body = {name: value for name, value in error.body["error"].items() if name != "detail"}
         facts = {"body": body, "headers": error.headers, "provider_error_code": error.code}
@@ -291,24 +275,18 @@ def tool_choice_of(setting: ToolChoice, parameters: Parameters) -> tuple[str, Co
     return "required" if setting == "required" else choice, parameters.declared_tool_defs
 
 
-def declaration(tool: models.ToolDefinition) -> Tool:
-    """A tool as the Router knows it."""
-    return Tool(function=wire.FunctionSpec(tool.name, tool.description, tool.parameters_json_schema, tool.strict))
-
-
 def assistant_turns(response: parts.ModelResponse) -> Iterator[Message]:
     """The turn of a model; none if it is empty."""
     signatures = (part.signature for part in response.parts if isinstance(part, parts.ThinkingPart))
-    thoughts = [reasoning for reasoning in map(wire.Reasoning.unpack, signatures) if reasoning is not None]
+    thoughts = [*filter(None, map(wire.Reasoning.unpack, signatures))]
     items = [item for thought in thoughts for item in thought.items]
     calls: list[wire.ToolCall] = []
     for part in response.tool_calls:
         arguments = part.args if isinstance(part.args, str) else part.args_as_json_str()
         calls.append(wire.ToolCall(part.tool_call_id, wire.FunctionCall(part.tool_name, arguments)))
-    text = response.text or None
-    if calls or text:
+    if calls or response.text:
         reasoning = wire.Reasoning(thoughts[0].provider, items) if items else None
-        yield Message("assistant", text, calls or None, reasoning=reasoning)
+        yield Message("assistant", response.text or None, calls or None, reasoning=reasoning)
 
 
 def thinking_part(reasoning: wire.Reasoning) -> parts.ThinkingPart:
@@ -323,10 +301,8 @@ def fields_of(answer: Answer) -> dict[str, object]:
     tokens = routing.tokens
     # a replayed answer costs nothing again; str, since the framework adds decimals
     cost = Decimal(0) if answer.replayed else Decimal(str(routing.cost_usd))
-    usage = RequestUsage(input_tokens=tokens.input, output_tokens=tokens.output, cost=cost)
-    usage.cache_read_tokens = tokens.cached
-    usage.cache_write_tokens = tokens.written
-    usage.output_reasoning_tokens = tokens.reasoning
+    read = {"input_tokens": tokens.input, "cache_read_tokens": tokens.cached, "cache_write_tokens": tokens.written}
+    usage = RequestUsage(**read, output_tokens=tokens.output, output_reasoning_tokens=tokens.reasoning, cost=cost)
     return {
         "usage": usage,
         "model_name": routing.selected_model,
