@@ -39,6 +39,7 @@ from routewright._setup.config import ParamsEntry, PolicyEntry, Strict, entry_of
 from routewright.backends.providers.endpoint import Endpoint
 from routewright.backends.providers.environment import providers_from_environment
 from routewright.backends.providers.hosts import ENDPOINTS
+from routewright.backends.providers.http import HttpProvider
 from routewright.cli.command import EXIT_CODES
 from routewright.cli.serve import FLAGS as FLAGS_OF_SERVE
 from routewright.integrations.semconv import ATTRIBUTES, HISTOGRAMS
@@ -723,6 +724,7 @@ def _lacking(vendor: Endpoint) -> list[tuple[Model, Collection[str]]]:
     variable = vendor.key_variables[:1] or (vendor.url_variable or "",)
     environ = dict.fromkeys((*variable, vendor.url_variable or ""), "https://localhost")
     (provider,) = providers_from_environment(environ)
+    assert isinstance(provider, HttpProvider)
     known = [model for model in Catalogue().models if model.provider == vendor.name]
     models = known or [Model(id=f"{vendor.name}/plain"), Model(id=f"{vendor.name}/thinks", reasoning=True)]
     return [(model, provider.unsupported(model)) for model in models]

@@ -11,6 +11,7 @@ from routewright import AnthropicProvider, Policy, Router
 from routewright.backends.providers.endpoint import Endpoint, address_of, complete_url
 from routewright.backends.providers.environment import providers_from_environment
 from routewright.backends.providers.hosts import Host
+from routewright.backends.providers.http import HttpProvider
 from routewright.backends.providers.openai import OpenAIProvider
 from routewright.errors import ContentRefused, NoCandidates, ValidationFailed
 from routewright.wire import Availability, Model
@@ -101,6 +102,7 @@ def test_azures_address_is_completed_from_any_form() -> None:
         by_argument = OpenAIProvider(KEY, name="azure", base_url=form.strip())
         by_variable = OpenAIProvider(name="azure", environ=environ)
         for provider in (by_argument, by_variable, *providers_from_environment(environ)):
+            assert isinstance(provider, OpenAIProvider)
             assert provider.request(call()).url == f"{RESOURCE}/openai/v1/chat/completions"
     elsewhere = OpenAIProvider(KEY, name="azure", base_url="https://gateway.example/open/azure")
     assert elsewhere.request(call()).url == "https://gateway.example/open/azure/chat/completions"
@@ -160,6 +162,7 @@ def test_key_is_read_from_the_variable_of_the_host() -> None:
     with pytest.raises(ValidationFailed, match="DEEPINFRA_API_KEY or DEEPINFRA_TOKEN"):
         OpenAIProvider(name="deepinfra", environ={})
     (google,) = providers_from_environment({"GEMINI_API_KEY": "one", "GOOGLE_API_KEY": "two"})
+    assert isinstance(google, HttpProvider)
     assert [key.reveal() for key in google._keys.keys] == ["two"], "it takes precedence"
     local = OpenAIProvider(name="vllm", environ={})
     assert "authorization" not in local.request(call()).reveal()

@@ -789,6 +789,7 @@ def test_environment_creates_the_provider_if_it_has_a_key(vendor: Vendor) -> Non
         keys = {variable: f"{KEYS[0]},{KEYS[1]}"}
         for environ, base_url in ((keys, vendor.base_url), (keys | elsewhere, "https://proxy.example/v1")):
             (provider,) = providers_from_environment(environ)
+            assert isinstance(provider, HttpProvider)
             assert repr(provider) == f"{vendor.make.__name__}(name={vendor.name!r}, base_url={base_url!r})"
             assert revealed(provider) == KEYS[:2]
             assert Router(providers=[provider]).decide("hi").model.startswith(f"{vendor.name}/")

@@ -494,7 +494,7 @@ async def test_a_file_of_text_is_sent_as_text(block: Any) -> None:
         (AIMessage("", tool_calls=[{"name": "f", "args": {"a": "\ud800"}, "id": "1"}]), "messages: cannot be read"),
         (FunctionMessage("1", name="f"), "messages[0].role"),
     ],
-    ids=str,
+    ids=["video", "file id", "source", "ogg", "extras", "object", "surrogate", "function"],
 )
 async def test_what_cannot_be_sent_is_refused(message: BaseMessage, problem: str) -> None:
     model, provider = model_of([PLAIN])
