@@ -167,7 +167,7 @@ def test_the_trace_shows_what_each_call_cost(capsys: Capture) -> None:
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_in_the_sandbox_a_spent_budget_is_named_by_its_option(form: list[str], capsys: Capture) -> None:
     assert agent(*form, "--max-cost", "0.000001", "hello") == 3
-    assert "too little for a model call; raise --max-cost\n" in capsys.readouterr().err
+    assert "left of its --max-cost of $0.000001, and the cheapest model" in capsys.readouterr().err
 
 
 # tools

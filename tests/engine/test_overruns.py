@@ -328,7 +328,7 @@ def test_no_call_admitted_after_an_overrun_exceeds_its_budget(
                 is_known = is_known or usage.input > size + 7 or usage.output > cap
                 later.update([answer.trace_id] * was_known)
 
-        scope = RunScope(bank.router.engine.admissions, ACME, "agents", id="tr_run", cap_nanos=limit, has_purse=True)
+        scope = RunScope(bank.router.engine.ids, ACME, "agents", id="tr_run", cap_nanos=limit, has_purse=True)
         with inside_run(scope, 1) if level == "run" else nullcontext():
             async with anyio.create_task_group() as group:
                 for size, cap, at in calls:
