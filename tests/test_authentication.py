@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from routewright import Caller, Console, MemoryStorage, SqliteStorage, ValidationFailed
+from routewright import Caller, Console, MemoryStorage, Router, SqliteStorage, ValidationFailed
 from routewright._core.accounts.keys import new_key, unknown_key_error
 from routewright._core.crypto import derive, mac
 from routewright._setup.root_secret import BEFORE, SECRET, SecretFile
-from routewright.errors import AuthenticationFailed, StorageUnavailable
+from routewright.errors import AuthenticationFailed, PermissionDenied, StorageUnavailable
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
 from routewright.wire import Environment, KeyByDigest, NewKey, PutKey, Stands
@@ -62,6 +62,52 @@ async def test_a_caller_has_the_account_environment_and_scopes_of_its_key(consol
     assert await console.authenticate(bearer(live), "production") == expected
     assert await console.authenticate(bearer(live).replace("Bearer", "bearer"), "production") == expected
     assert await console.authenticate(bearer(test), "sandbox") == Caller("acme", "sandbox", test.key.id, None)
+
+
+async def test_an_operators_key_and_an_accounts_are_taken_at_their_own_doors(
+    console: Console, clock: FakeClock
+) -> None:
+    theirs = await a_key(console)
+    ours = await console.create_key("_system", name="ada", scopes=["console:read"])
+    for _ in range(2):  # from the storage, and from the cache
+        expected = Caller("_system", "production", ours.key.id, ("console:read",))
+        assert await console.authenticate_operator(bearer(ours)) == expected
+        with pytest.raises(PermissionDenied) as failed:
+            await console.authenticate(bearer(ours), "production")
+        told = "the API key is an operator's, for the page of the server; use one of an account"
+        assert str(failed.value) == told
+        assert await holds(console, theirs)
+        with pytest.raises(PermissionDenied) as failed:
+            await console.authenticate_operator(bearer(theirs))
+        told = "the API key is not an operator's; make one with 'routewright keys create _system --scope console:read'"
+        assert str(failed.value) == told
+    for header in (None, "", "Bearer x", "Bearer sk_live_" + "0" * 33, bearer(ours)[:-1]):
+        with pytest.raises(AuthenticationFailed):
+            await console.authenticate_operator(header)
+    with pytest.raises(ValidationFailed, match=r"caller.account: '_system' is the Router's own"):
+        Router.sandbox().as_caller(expected)
+
+
+async def test_a_revoked_key_of_an_operator_is_refused_at_once_here_and_within_two_seconds_elsewhere(
+    watched: Watched, clock: FakeClock
+) -> None:
+    here, there = (Console(watched, clock=clock, secret=PRESENT) for _ in range(2))
+    new = await here.create_key("_system", name="ada", scopes=["console:write"])
+    for console in (here, there):
+        await console.authenticate_operator(bearer(new))
+    await here.revoke_key("_system", new.key.id)
+    with pytest.raises(AuthenticationFailed):
+        await here.authenticate_operator(bearer(new))
+    await clock.advance(2)
+    for authenticate in (there.authenticate_operator, there.authenticate):
+        with pytest.raises(AuthenticationFailed):
+            await authenticate(bearer(new))
+
+
+def test_the_blocking_twin_authenticates_operators(tmp_path: Path) -> None:
+    with Console(f"sqlite:///{tmp_path}/traces.db").blocking as console:
+        new = console.create_key("_system", name="ada", scopes=["console:read"])
+        assert console.authenticate_operator(bearer(new)).key_id == new.key.id
 
 
 async def test_a_key_of_the_other_environment_is_refused_with_a_hint(console: Console) -> None:
@@ -291,6 +337,33 @@ async def test_an_unused_key_blocks_the_next_rotation_unless_forced(clock: FakeC
     assert await holds(console, used)
     assert await holds(console, late)
     await console.rotate_secret()
+
+
+async def test_an_unused_key_of_an_operator_blocks_the_next_rotation_too(clock: FakeClock) -> None:
+    console = Console(MemoryStorage(), clock=clock)
+    used, idle = [await console.create_key("_system", name=name, scopes=["console:read"]) for name in ("ada", "bob")]
+    await console.rotate_secret()
+    await console.authenticate_operator(bearer(used))
+    with pytest.raises(ValidationFailed, match="1 live key was not used since the last rotation: 'bob of _system'"):
+        await console.rotate_secret()
+    await console.revoke_key("_system", idle.key.id)
+    await console.rotate_secret()
+    await console.authenticate_operator(bearer(used))
+
+
+async def test_keys_of_sessions_follow_the_root_secret(tmp_path: Path, clock: FakeClock) -> None:
+    assert Console(Watched(), secret=[PRESENT, OLD]).session_keys() == (
+        derive(PRESENT.encode(), "ui session"), derive(OLD.encode(), "ui session"),
+    )  # fmt: skip
+    storage = SqliteStorage(tmp_path / "traces.db", clock=clock)
+    here, there = Console(storage, clock=clock), Console(storage, clock=clock)
+    (before,) = here.session_keys()
+    assert there.session_keys() == (before,)
+    await there.rotate_secret()
+    new, previous = here.session_keys()
+    assert previous == before != new
+    other = Watched()  # without a durable secret: that of this process
+    assert Console(other).session_keys() == Console(other).session_keys() != Console(Watched()).session_keys()
 
 
 async def test_a_key_created_after_a_rotation_elsewhere_is_valid(tmp_path: Path, clock: FakeClock) -> None:

@@ -798,6 +798,7 @@ VALID: dict[str, dict[str, Any]] = {
                    "budget_usd": None, **PERIODS, "models": None, "policies": None},
     "revoke_key": {"account": "acme", "key_id": "key_1"},
     "authenticate": {"authorization": f"Bearer {STRAY}", "environment": None},
+    "authenticate_operator": {"authorization": f"Bearer {STRAY}"},
     "open_incident": {"title": "x", "severity": "minor", "status_url": None},
     "resolve_incident": {"id": "inc_1"},
     "incidents": {},
@@ -866,6 +867,15 @@ async def test_a_key_passed_as_another_argument_is_not_shown(method: str, consol
     for name, (case, stray) in product(VALID[method], STRAYS.items()):
         error = await tried(console, method, VALID[method] | {name: stray}, guard)
         assert error is not None, f"{method}({name}=...) keeps a key {case}"
+
+
+async def test_a_key_passed_as_a_term_of_an_operators_key_is_not_shown(console: Console, guard: Watch) -> None:
+    new = await console.create_key("_system", name="ada", scopes=["console:write"])
+    for stray in (*STRAYS.values(), [STRAY]):
+        for name in VALID["change_key"].keys() - {"account", "key_id"}:
+            terms: dict[str, Any] = {"name": "x", "scopes": ["console:read"]} | {name: stray}
+            assert await tried(console, "create_key", {"account": "_system", **terms}, guard) is not None
+            assert await tried(console, "change_key", {"account": "_system", "key_id": new.key.id, **terms}, guard)
 
 
 async def test_a_key_passed_to_policies_is_not_shown(console: Console, guard: Watch) -> None:

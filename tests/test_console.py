@@ -167,12 +167,14 @@ async def test_a_reserved_name_is_refused_by_every_method(name: Any, console: Co
         "name": console.create_account(name),
         "account": console.account(name),
         "account ": console.change_account(name),
-        "account  ": console.create_key(name, name="x"),
-        "account   ": console.keys(name),
         "account    ": console.standing(name),
         "account     ": console.credit(name, 1),
     }.items():
         assert (await said(doing)).startswith(f"{path.strip()}: ")
+    if name != SYSTEM_ACCOUNT:
+        assert (await said(console.create_key(name, name="x"))).startswith("account: ")
+        assert (await said(console.keys(name))).startswith("account: ")
+        assert (await said(console.key(name, "key_1"))).startswith("account: ")
 
 
 async def test_why_the_default_account_has_no_terms_is_said(console: Console) -> None:
@@ -505,6 +507,64 @@ async def test_a_key_needs_an_account(console: Console) -> None:
     with pytest.raises(NotFound, match="no account 'umbra'"):
         await console.create_key("umbra", name="x")
     assert await console.keys("umbra") == []
+
+
+async def test_an_operators_key_is_administered_like_another(console: Console, storage: Storage) -> None:
+    new = await console.create_key("_system", name="ada", scopes=["console:read"])
+    assert new.key.scopes == ("console:read",)
+    assert await console.keys("_system") == [new.key] == [await console.key("_system", new.key.id)]
+    changed = await console.change_key("_system", new.key.id, name="lovelace", scopes=["console:write"])
+    assert (changed.name, changed.scopes) == ("lovelace", ("console:read", "console:write"))
+    assert await console.accounts() == []
+    with pytest.raises(ValidationFailed, match="'_system' is the Router's own"):
+        await console.account("_system")
+    assert await storage.scan(SYSTEM_ACCOUNT, LedgerRows(), after=None, limit=1) == []
+    assert (await console.revoke_key("_system", new.key.id)).revoked_at is not None
+    assert [key.revoked_at is None for key in await console.keys("_system")] == [False]
+
+
+@pytest.mark.parametrize(
+    ("terms", "problem"),
+    [
+        ({"scopes": None}, "scopes: are missing for an operator's key; pass a list of 'console:read', 'console:write'"),
+        ({"scopes": []}, "scopes: is empty; pass a list of 'console:read', 'console:write'"),
+        ({"scopes": "console:read"}, "scopes: is 'console:read'; pass a list of "),
+        ({"scopes": ["console:read", "route"]}, "scopes: is 'route', which an operator's key cannot have; pass a list"),
+        ({"name": ""}, "name: must be 1 to 100 printable characters, got ''"),
+        ({"environment": "sandbox"}, "environment: is 'sandbox'; take 'production'"),
+        *(
+            ({name: value}, f"{name}: cannot be set for an operator's key; leave it out")
+            for name, value in {
+                "limits": LIMITS, "budget_usd": 1, "daily_limit_usd": 1, "weekly_limit_usd": 1,
+                "monthly_limit_usd": 1, "models": ["openai/*"], "policies": ["support"],
+            }.items()
+        ),
+    ],
+    ids=str,
+)  # fmt: skip
+async def test_an_operators_key_has_no_terms_of_an_account(
+    terms: dict[str, Any], problem: str, console: Console
+) -> None:
+    good: dict[str, Any] = {"name": "x", "scopes": ["console:write"]}
+    assert (await said(console.create_key("_system", **good | terms))).startswith(problem)
+    assert await console.keys("_system") == []
+    if "environment" not in terms:
+        key = (await console.create_key("_system", **good)).key
+        assert (await said(console.change_key("_system", key.id, **terms))).startswith(problem)
+        assert await console.keys("_system") == [key]
+
+
+@pytest.mark.parametrize("scope", ["console:read", "console:write"])
+async def test_a_key_of_an_account_has_no_scope_of_operators(scope: Any, console: Console) -> None:
+    await console.create_account("acme")
+    key = (await console.create_key("acme", name="x")).key
+    for doing in (
+        console.create_key("acme", name="x", scopes=["route", scope]),
+        console.change_key("acme", key.id, scopes=[scope]),
+    ):
+        problem = f"scopes: is '{scope}', which is for operators; create a key of '_system' with it"
+        assert await said(doing) == problem
+    assert await console.keys("acme") == [key]
 
 
 async def test_no_key_is_created_without_a_persistent_secret(clock: FakeClock) -> None:

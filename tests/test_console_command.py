@@ -262,6 +262,9 @@ def test_show_prints_the_day_and_week_of_keys_that_limit_them(acme: str, capsys:
         (["accounts", "change", "acme"],
          "no change is given; give at least one of --plan, --prepaid, --daily-limit, "
          "--weekly-limit, --monthly-limit, --tag-limit, --requests-per-min, --tokens-per-min, --concurrency"),
+        (["keys", "create", "_system", "--name", "x"], "--scope: are missing for an operator's key; pass a list of "),
+        (["keys", "create", "_system", "--name", "x", "--scope", "console:read", "--concurrency", "3"],
+         "--requests-per-min, --tokens-per-min, --concurrency: cannot be set for an operator's key; leave it out"),
         (["keys", "ls", "default"], "ACCOUNT: 'default' stands for calls without an account"),
         (["keys", "revoke", "acme", "key_1", "--yes"], "no key 'key_1'"),
         (["incidents", "resolve", "inc_1"], "no incident 'inc_1'"),
@@ -367,6 +370,22 @@ def test_keys_are_listed_and_revoked(capsys: Capture) -> None:
         [key_id, "website", key[:12], "production"], [kept_id, "website", kept[:12], "sandbox"],
     ])  # fmt: skip
     assert ["2026-11-22 12:00:00Z  2026-11-22 12:00:00Z  route" in line for line in lines].count(True) == 1
+
+
+def test_an_operators_key_is_created_listed_changed_and_revoked(capsys: Capture) -> None:
+    assert main(["keys", "ls", "_system"]) == 0
+    assert capsys.readouterr() == ("", "the account has no key\n")
+    new = told(capsys, "keys", "create", "_system", "--name", "ada", "--scope", "console:write")
+    assert (new["account"], new["scopes"]) == ("_system", ["console:read", "console:write"])
+    changed = told(capsys, "keys", "change", "_system", new["id"], "--scope", "console:read")
+    assert told(capsys, "keys", "ls", "_system")["keys"] == [changed]
+    assert changed["scopes"] == ["console:read"]
+    console = Console("sqlite:///traces.db").blocking
+    assert console.authenticate_operator(f"Bearer {new['key']}").scopes == ("console:read",)
+    assert main(["keys", "revoke", "_system", new["id"], "--yes"]) == 0
+    assert capsys.readouterr() == ("", f"{new['id']} of _system is revoked\n")
+    console.close()
+    assert [account["name"] for account in told(capsys, "accounts", "ls")["accounts"]] == ["acme"]
 
 
 def test_a_change_of_a_key_changes_only_the_given_limits(capsys: Capture) -> None:

@@ -62,6 +62,7 @@ class Place(NamedTuple):
 
     storage: Odd
     new: NewKey
+    operator: NewKey
     trace: Trace
     incident_id: str
     endpoint_id: str
@@ -72,6 +73,7 @@ async def place_in() -> Place:
     console = Console(storage, secret="0123456789abcdef" * 4, recheck_s=0)
     await console.create_account("acme", plan="pro", prepaid=True, monthly_limit_usd=5)
     new = await console.create_key("acme", name="website", budget_usd=1)
+    operator = await console.create_key("_system", name="ada", scopes=["console:read"])
     await console.credit("acme", 5)
     incident = await console.open_incident("slow", severity="major")
     await console.policies.draft(Policy(name="desk"))
@@ -83,7 +85,7 @@ async def place_in() -> Place:
     answer = await router.route("hi", caller=caller, policy_id="desk", params={"max_output_tokens": 50})
     trace = await router.trace(answer.trace_id, caller=caller)
     await router.flush()
-    return Place(storage, new, trace, incident.id, endpoint.id)
+    return Place(storage, new, operator, trace, incident.id, endpoint.id)
 
 
 class NoTransport:
@@ -112,6 +114,7 @@ def console_calls(place: Place) -> dict[str, Callable[[], Awaitable[object]]]:
         "change_key": lambda: console.change_key("acme", key_id, name="other"),
         "revoke_key": lambda: console.revoke_key("acme", key_id),
         "authenticate": lambda: console.authenticate(f"Bearer {place.new.secret.reveal()}"),
+        "authenticate_operator": lambda: console.authenticate_operator(f"Bearer {place.operator.secret.reveal()}"),
         "incidents": console.incidents,
         "open_incident": lambda: console.open_incident("slow", severity="major"),
         "resolve_incident": lambda: console.resolve_incident(place.incident_id),

@@ -206,19 +206,20 @@ def test_keys_of_a_lost_or_different_secret_are_counted(monkeypatch: Patch, caps
     assert main(["keys", "ls", "acme", "--json"]) == 0
     revoked = json.loads(capsys.readouterr().out.splitlines()[-1])["keys"][0]["id"]
     main(["keys", "revoke", "acme", revoked, "--yes"])
-    assert keys() == {"live": 2, "of_another_secret": 0}
+    main(["keys", "create", "_system", "--name", "ada", "--scope", "console:read"])
+    assert keys() == {"live": 3, "of_another_secret": 0}
     main(["secret", "rotate"])
-    assert keys() == {"live": 2, "of_another_secret": 0}, "the one before it holds"
+    assert keys() == {"live": 3, "of_another_secret": 0}, "the one before it holds"
     monkeypatch.setenv("ROUTEWRIGHT_SECRET", "0123456789abcdef" * 4)
-    assert keys() == {"live": 2, "of_another_secret": 2}
+    assert keys() == {"live": 3, "of_another_secret": 3}
     monkeypatch.delenv("ROUTEWRIGHT_SECRET")
     secret_path(Path("traces.db")).unlink()
-    assert keys() == {"live": 2, "of_another_secret": 2}
+    assert keys() == {"live": 3, "of_another_secret": 3}
     assert store("check") == 1
     out = capsys.readouterr().out
-    assert "live keys  2\n" in out
+    assert "live keys  3\n" in out
     assert (
-        "2 of 2 live keys belong to another root secret, and are refused; restore the secret's file from the backup, "
+        "3 of 3 live keys belong to another root secret, and are refused; restore the secret's file from the backup, "
         "or set ROUTEWRIGHT_SECRET\nsound, but its keys are refused\n"
     ) in out
     assert not secret_path(Path("traces.db")).exists(), "who only looks makes none"

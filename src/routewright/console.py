@@ -14,8 +14,9 @@ import anyio
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from . import wire
+from . import errors, wire
 from ._core.accounts.keys import RANDOM_BYTES, SHOWN, is_live, new_key
+from ._core.accounts.keys import SCOPES as SCOPES
 from ._core.accounts.purses import tags_of
 from ._core.accounts.terms import SomeLimits as SomeLimits
 from ._core.accounts.terms import account_terms, change, check_account, credit_of, describe, incident_terms, key_terms
@@ -172,7 +173,7 @@ class Console(Closing):
 
     async def account(self, name: str) -> wire.Account:
         """The terms of an account. Raises ``NotFound``."""
-        standing = await self._read_standing(name)
+        standing = await self._read_standing(check_owner("account", name))
         if standing.account is None:
             raise NotFound(f"no account {describe(name)}")
         return standing.account
@@ -240,14 +241,18 @@ class Console(Closing):
         is all. ``limits`` apply beside those of the account. ``budget_usd`` is the most that its calls may ever be
         charged, ``daily_limit_usd``, ``weekly_limit_usd`` and ``monthly_limit_usd`` the most in a day, a week from
         Monday, and a month. ``models``: what its calls may use, in the words of a policy; ``policies``: names or ids of
-        those of which its calls use one. Both must be known, as for ``policies.check_names``. Raises ``NotFound``,
+        those of which its calls use one. Both must be known, as for ``policies.check_names``.
+
+        A key of ``_system`` is an operator's, for ``authenticate_operator``. It has a name and scopes only:
+        ``console:read``, or ``console:write``, which includes it. Raises ``NotFound``,
         ``ValidationFailed`` and ``StorageUnavailable``, and ``InternalError`` if the storage has no ``accounts``."""
         self._check_accounts()
         arguments = {"name": name, "environment": environment, "scopes": scopes, "limits": limits,
                  "budget_usd": budget_usd, "daily_limit_usd": daily_limit_usd, "weekly_limit_usd": weekly_limit_usd,
                  "monthly_limit_usd": monthly_limit_usd, "models": models, "policies": policies}  # fmt: skip
-        terms = key_terms(arguments)
-        await self.account(account)
+        terms = key_terms(arguments, account)
+        if account != wire.SYSTEM_ACCOUNT:
+            await self.account(account)
         await self.policies.check_names(terms["models"], terms["policies"])
         text = new_key(environment, secrets.token_bytes(RANDOM_BYTES))
         if not self._secret.is_durable:
@@ -259,13 +264,14 @@ class Console(Closing):
         return wire.NewKey(Secret(text), key)
 
     async def keys(self, account: str) -> list[wire.Key]:
-        """All keys of an account, oldest first, including revoked ones."""
-        check_owner("account", account)
+        """All keys of an account, or of operators (``_system``), oldest first, including revoked ones."""
+        _check_key_owner(account)
         return await self._checked.read(account, wire.Keys())
 
     async def key(self, account: str, key_id: str) -> wire.Key:
         """A key of an account. Raises ``NotFound``, also for a key of another account."""
         check_key_id("key_id", key_id)
+        _check_key_owner(account)
         key = (await self._read_standing(account, key_id)).key
         if key is None:
             raise NotFound(f"no key {describe(key_id)}")
@@ -292,7 +298,7 @@ class Console(Closing):
         arguments = {"name": name, "scopes": scopes, "limits": limits, "budget_usd": budget_usd,
                  "daily_limit_usd": daily_limit_usd, "weekly_limit_usd": weekly_limit_usd,
                  "monthly_limit_usd": monthly_limit_usd, "models": models, "policies": policies}  # fmt: skip
-        terms = key_terms(arguments)
+        terms = key_terms(arguments, account)
         await self.policies.check_names(terms.get("models"), terms.get("policies"))
 
         async def attempt() -> wire.Key:
@@ -313,10 +319,32 @@ class Console(Closing):
     async def authenticate(self, authorization: str | None, environment: wire.Environment | None = None) -> wire.Caller:
         """The caller of the key in an ``Authorization`` header. ``environment``: the one that was addressed; None: any.
 
-        Raises ``AuthenticationFailed`` for any invalid key, and ``StorageUnavailable``."""
+        Raises ``AuthenticationFailed`` for any invalid key, ``PermissionDenied`` for an operator's, and
+        ``StorageUnavailable``."""
         if environment is not None and environment not in ENVIRONMENTS:
             key_terms({"environment": environment})  # raises ValidationFailed
-        return await self._authenticator.find_caller(authorization, environment)
+        caller = await self._authenticator.find_caller(authorization, environment)
+        if caller.account == wire.SYSTEM_ACCOUNT:
+            problem = "the API key is an operator's, for the page of the server"
+            raise errors.PermissionDenied(f"{problem}; use one of an account")
+        return caller
+
+    async def authenticate_operator(self, authorization: str | None) -> wire.Caller:
+        """The caller of an operator's key, a live key of ``_system``, in an ``Authorization`` header. ``scopes`` says
+        what it may do; it cannot route.
+
+        Raises ``AuthenticationFailed`` for any invalid key, ``PermissionDenied`` for one of an account, and
+        ``StorageUnavailable``."""
+        caller = await self._authenticator.find_caller(authorization, None)
+        if caller.account != wire.SYSTEM_ACCOUNT:
+            hint = "make one with 'routewright keys create _system --scope console:read'"
+            raise errors.PermissionDenied(f"the API key is not an operator's; {hint}")
+        return caller
+
+    def session_keys(self) -> tuple[bytes, ...]:
+        """Keys that authenticate the sessions of operators, derived from the root secret: the present one, then the
+        previous one after a rotation. Raises ``StorageUnavailable``."""
+        return self._secret.derive_keys("ui session")
 
     async def open_incident(
         self, title: str, *, severity: wire.Severity, status_url: str | None = None
@@ -518,8 +546,9 @@ class Console(Closing):
         unused_keys: list[wire.Key] = []
         peppers = self._authenticator.load_peppers()
         if force is not True and len(peppers) > 1:  # live keys still digested with the previous secret
-            for account in await self.accounts():
-                keys = await self.keys(account.name)
+            owners = [account.name for account in await self.accounts()]
+            for owner in (*owners, wire.SYSTEM_ACCOUNT):
+                keys = await self.keys(owner)
                 unused_keys += [key for key in keys if is_live(key) and peppers[1].matches(key.digest)]
         if unused_keys:
             names = listed([f"{key.name} of {key.account}" for key in unused_keys])
@@ -639,7 +668,6 @@ class Console(Closing):
         return await unhindered(attempt, f"endpoint {describe(endpoint_id)}")
 
     async def _read_standing(self, account: str, key_id: str | None = None, tags: wire.Tags = ()) -> wire.Standing:
-        check_owner("account", account)
         return await self._checked.read(account, wire.Stands(self._now(), key_id, tags=tags))
 
     async def _change(self, account: str, write: wire.Write) -> wire.Written:
@@ -671,6 +699,7 @@ class BlockingConsole(Twin[Console]):
     change_key = plain(Console.change_key)
     revoke_key = plain(Console.revoke_key)
     authenticate = plain(Console.authenticate)
+    authenticate_operator = plain(Console.authenticate_operator)
     open_incident = plain(Console.open_incident)
     resolve_incident = plain(Console.resolve_incident)
     incidents = plain(Console.incidents)
@@ -688,6 +717,11 @@ class BlockingConsole(Twin[Console]):
     simulate = plain(Console.simulate)
     what_if = plain(Console.what_if)
     compare = plain(Console.compare)
+
+
+def _check_key_owner(account: object) -> None:
+    if account != wire.SYSTEM_ACCOUNT:
+        check_owner("account", account)
 
 
 def _without_secret(kind: str) -> StorageUnavailable:

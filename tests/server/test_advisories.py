@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import anyio
 import pytest
@@ -18,6 +18,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from routewright import Caller, MemoryStorage, Router, SqliteStorage
+from routewright.console import SCOPES as ALL
 from routewright.server import create_app
 from routewright.server.routes import ENDPOINTS
 from routewright.wire import Key, Keys, Scope
@@ -94,8 +95,8 @@ def test_every_address_is_listed_with_its_scope() -> None:
 
 
 async def test_every_address_is_open_to_its_scope_and_to_no_other(site: Site) -> None:
-    keys: dict[Scope, str] = {scope: await key_of(site, [scope]) for scope in get_args(Scope)}
-    everything = {scope: await key_of(site, [s for s in get_args(Scope) if s != scope]) for scope in get_args(Scope)}
+    keys = {scope: await key_of(site, [scope]) for scope in ALL}
+    everything = {scope: await key_of(site, [name for name in ALL if name != scope]) for scope in ALL}
     for path, method, scope in PROTECTED:
         for held, key in keys.items():
             client = await answer_of(site, path, method, bearer(key), b"{}")
@@ -103,6 +104,16 @@ async def test_every_address_is_open_to_its_scope_and_to_no_other(site: Site) ->
             assert client.status != 401
         assert scope is not None
         assert (await answer_of(site, path, method, bearer(everything[scope]), b"{}")).status == 403
+
+
+async def test_an_operators_key_opens_no_address_of_callers(site: Site) -> None:
+    new = await site.console.create_key("_system", name="ada", scopes=["console:write"])
+    key = new.secret.reveal()
+    problem = "the API key is an operator's, for the page of the server; use one of an account"
+    for path, method, _ in PROTECTED:
+        for headers in [bearer(key), {"x-api-key": key}][: 2 if "messages" in path or "anthropic" in path else 1]:
+            client = await answer_of(site, path, method, headers, b"{}")
+            assert (client.status, problem in client.body.decode()) == (403, True), (path, headers)
 
 
 async def test_without_a_valid_key_only_what_is_listed_as_open_is_served(site: Site) -> None:

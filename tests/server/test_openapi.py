@@ -17,9 +17,10 @@ from msgspec.structs import fields
 import routewright
 from routewright import Router, errors
 from routewright._core.request.rules import NUMBERS
+from routewright.console import SCOPES
 from routewright.errors import RouterError, SignatureError
 from routewright.server.routes import ENDPOINTS, document_at
-from routewright.wire import AgentEvent, RouteEvent, RouteRequest, Scope, docstrings
+from routewright.wire import AgentEvent, RouteEvent, RouteRequest, docstrings
 
 from .openapi_document import DOCUMENT, conforms, flaws, strictly
 from .uvicorn_server import HELLO, Site, bearer
@@ -71,8 +72,8 @@ def test_every_error_code_is_described_at_its_status() -> None:
 
 def test_every_scope_is_required_by_an_operation() -> None:
     asked = {scope for told in told_operations() for scope in described(told)["security"][0]["bearer"]}
-    assert asked <= set(get_args(Scope))
-    assert set(get_args(Scope)) - asked <= {"agents"}
+    assert asked <= set(SCOPES)
+    assert set(SCOPES) - asked <= {"agents"}
 
 
 def test_every_field_and_parameter_of_a_request_is_explained() -> None:

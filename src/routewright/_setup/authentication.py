@@ -83,7 +83,8 @@ class Authenticator:
             raise unknown_key_error()
         standing = await self._storage.read(record.account, Stands(timestamp(self._clock.time()), record.id))
         key = standing.key
-        if standing.account is None or key is None or not is_live(key) or key.environment != sent_key.environment:
+        is_known = standing.account is not None or record.account == SYSTEM_ACCOUNT  # which has no terms
+        if not is_known or key is None or not is_live(key) or key.environment != sent_key.environment:
             raise unknown_key_error()
         is_same = [same(key.digest.encode(), digest.encode()) for digest in digests]
         if not any(is_same):  # a storage's match is not trusted

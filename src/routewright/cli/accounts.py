@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from argparse import Namespace
 from collections.abc import Sequence
-from typing import get_args
 
-from routewright.console import Console, SomeLimits, limits_of
-from routewright.wire import Account, Environment, JsonObject, Key, PlanName, RateLimits, Scope, Severity, TagLimit
+from routewright.console import SCOPES, Console, SomeLimits, limits_of
+from routewright.wire import Account, Environment, JsonObject, Key, PlanName, RateLimits, Severity, TagLimit
+from routewright.wire.account import SYSTEM_ACCOUNT
 
 from .command import ABSENT, CATALOGUE, YES, Declaration, arg, flag, number_or, refused, separated, several, unconfirmed
 from .show import Line, Screen, Table, dim_after, fields, listing, pick
@@ -74,11 +74,12 @@ _OTHER_TERMS = (
     *_period_limits("maximum charge"),
     arg("--tag-limit TAG", _TAG_LIMIT, _tag_limit, ABSENT, action="extend", dest="tag_limits"),
 )
-_ACCOUNT = arg("account ACCOUNT", "account that owns the key")
+_OWNER = "or _system for the keys of operators"
+_ACCOUNT = arg("account ACCOUNT", f"account that owns the key, {_OWNER}")
 _KEY = (_ACCOUNT, arg("key_id ID", "id of the key, as 'routewright keys ls' lists it"))
 _MODELS = "models that its calls may use: ids, aliases, 'openai/*', provider:openai"
 _POLICIES = "policies of which its calls must use one; a single one applies by itself"
-_SCOPES = f"permissions: {', '.join(get_args(Scope))}"
+_SCOPES = f"permissions: {', '.join(SCOPES)}; of _system console:read, console:write"
 _KEY_LIMITS = (
     *_limits("none", "in addition to the account's: a number, or none"),
     _money("--budget", "maximum charge for all its calls"),
@@ -193,16 +194,19 @@ async def _create_key(args: Namespace, screen: Screen, console: Console) -> None
 
     The key is shown only once. Everything else goes to standard error:
 
-      KEY=$(routewright keys create acme --name website)"""
+      KEY=$(routewright keys create acme --name website)
+
+    A key of _system is an operator's: it opens the page of the server, and nothing else."""
     new = await console.create_key(args.account, **_terms_of(args, (*_KEY_TERMS, "environment")))
     owner = f"{new.key.id} of {new.key.account}, {new.key.environment}"
     screen.secret(_key_json(new.key), "key", new.secret.reveal(), owner)
 
 
-@store_verb(Console, "keys ls", arg("account ACCOUNT", "account that owns the keys"))
+@store_verb(Console, "keys ls", arg("account ACCOUNT", f"account that owns the keys, {_OWNER}"))
 async def _ls_keys(args: Namespace, screen: Screen, console: Console) -> None:
     """List the keys of an account, oldest first."""
-    await console.account(args.account)
+    if args.account != SYSTEM_ACCOUNT:
+        await console.account(args.account)
     keys = await console.keys(args.account)
     screen.listing("keys", map(_key_json, keys), _KEYS, "the account has no key", dim_after("revoked_at"))
 
@@ -243,7 +247,7 @@ async def _revoke(args: Namespace, screen: Screen, console: Console) -> None:
 
 def _key_json(key: Key) -> JsonObject:
     record = pick(key, f"id account environment prefix created_at revoked_at {' '.join(_KEY_TERMS)}")
-    return {**record, "scopes": list(key.scopes or get_args(Scope)), "limits": _limits_json(key.limits)}
+    return {**record, "scopes": list(key.scopes or SCOPES), "limits": _limits_json(key.limits)}
 
 
 @store_verb(

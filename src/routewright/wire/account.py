@@ -86,7 +86,7 @@ def without_keys(text: str) -> str:
 Environment = Literal["production", "sandbox"]
 
 
-SYSTEM_ACCOUNT = "_system"  # owns data of no account: snapshots, retention
+SYSTEM_ACCOUNT = "_system"  # owns data of no account: snapshots, retention, keys of operators
 DEFAULT_ACCOUNT = "default"  # used by calls that name no account; has no plan and no limits
 
 Expect = Literal["absent", "present"]
@@ -97,8 +97,10 @@ cut. A batch gets the strongest durability of its writes."""
 
 UnknownAccounts = Literal["auto", "serve", "refuse"]
 PlanName = Literal["free", "pro", "team", "enterprise", "unlimited"]
-Scope = Literal["route", "agents", "models:read", "policies:read", "traces:read", "analytics:read"]
-"""An operation that a key is allowed."""
+Scope = Literal[
+    "route", "agents", "models:read", "policies:read", "traces:read", "analytics:read", "console:read", "console:write"
+]
+"""An operation that a key is allowed. Those of ``console`` are for keys of ``SYSTEM_ACCOUNT``, which have no others."""
 
 
 class Caller(Struct, frozen=True, gc=False):

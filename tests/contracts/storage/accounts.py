@@ -209,6 +209,25 @@ class AccountsAndKeys(Suite):
         assert await _by_digest(storage, "01") == revoked
         assert (await Till(storage).standing()).key == revoked
 
+    async def test_the_system_has_keys_and_no_account(self, storage: Storage) -> None:
+        key = make_key(account=SYSTEM_ACCOUNT, scopes=("console:read", "console:write"))
+        await storage.apply(SYSTEM_ACCOUNT, [PutKey(key, expect="absent")])
+        await storage.apply("acme", [PutAccount(make_account()), PutKey(make_key(digest="01"))])
+        with pytest.raises(PreconditionFailed):
+            await storage.apply("acme", [PutKey(make_key(id="k2"))])
+        assert await storage.read(SYSTEM_ACCOUNT, Keys()) == [key]
+        assert await _by_digest(storage, "00") == key
+        assert await storage.read("acme", Keys()) == [make_key(digest="01")]
+        assert await storage.read(SYSTEM_ACCOUNT, AllAccounts()) == [make_account()]
+        renamed = replace(key, name="ada", digest="02")
+        await storage.apply(SYSTEM_ACCOUNT, [PutKey(renamed, expect=key)])
+        standing = await storage.read(SYSTEM_ACCOUNT, Stands(AT, "k"))
+        assert (standing.account, standing.key) == (None, renamed)
+        (written,) = await storage.apply(SYSTEM_ACCOUNT, [RevokeKey("k", REVOKED_AT)])
+        assert (written.created, written.count) == (True, 1)
+        assert await _by_digest(storage, "02") == replace(renamed, revoked_at=REVOKED_AT)
+        assert await storage.read("acme", Keys()) == [make_key(digest="01")]
+
     @pytest.mark.parametrize("revoked_first", [True, False])
     async def test_traces_of_a_revoked_key_are_compromised_from_a_day_before(
         self, storage: Storage, revoked_first: bool

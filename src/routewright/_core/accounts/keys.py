@@ -12,7 +12,10 @@ from routewright.wire import Environment, Key, Scope
 from routewright.wire.ids import AFTER_PREFIX
 from routewright.wire.timestamps import moment
 
-SCOPES: tuple[Scope, ...] = get_args(Scope)
+OPERATOR_SCOPES: tuple[Scope, ...] = ("console:read", "console:write")
+"""Scopes of keys of ``SYSTEM_ACCOUNT``."""
+SCOPES: tuple[Scope, ...] = tuple(scope for scope in get_args(Scope) if scope not in OPERATOR_SCOPES)
+"""Scopes of keys of accounts."""
 PREFIXES: dict[Environment, str] = {"production": "sk_live_", "sandbox": "sk_test_"}
 RANDOM_BYTES = 24  # 192 bits
 SHOWN = 12

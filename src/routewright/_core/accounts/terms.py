@@ -15,12 +15,12 @@ from msgspec.structs import asdict, replace
 from routewright._core.money import budget_nanos
 from routewright._core.request.rules import USD, Range, refuse
 from routewright.errors import Problem, ValidationFailed
-from routewright.wire import Account, Environment, Key, PlanName, RateLimits, Severity, TagLimit
+from routewright.wire import SYSTEM_ACCOUNT, Account, Environment, Key, PlanName, RateLimits, Severity, TagLimit
 from routewright.wire.account import holds_key
 from routewright.wire.json_scan import quoted
 from routewright.wire.problems import EXACT, Problems, did_you_mean, listed, shown
 
-from .keys import SCOPES
+from .keys import OPERATOR_SCOPES, SCOPES
 
 Changed = TypeVar("Changed", Account, Key)
 
@@ -97,6 +97,11 @@ def check_account(account: Account) -> Account:
 def credit_of(usd: object, note: object, credit_id: object) -> CreditTerms:
     """Validate credit. Raises ``ValidationFailed``."""
     return CreditTerms(**_terms({"usd": usd, "note": note, "id": credit_id}, _CREDIT))
+
+
+def key_terms(settings: Mapping[str, object], owner: object = None) -> dict[str, Any]:
+    """Validate the settings of a key of an account or of ``SYSTEM_ACCOUNT``. Raises ``ValidationFailed``."""
+    return _terms(settings, _OPERATOR_KEY if owner == SYSTEM_ACCOUNT else _KEY)
 
 
 def describe(text: object) -> str:
@@ -218,8 +223,26 @@ def _filled(value: object, hint: str) -> Sequence[object]:
 def _scopes(value: object) -> tuple[str, ...]:
     value = _filled(value, f"pass a list of {listed(SCOPES)}, or None for all")
     for word in value:
+        if word in OPERATOR_SCOPES:
+            raise _Invalid(f"is {quoted(word)}, which is for operators", f"create a key of {SYSTEM_ACCOUNT!r} with it")
         _one_of(SCOPES)(word)
     return tuple(scope for scope in SCOPES if scope in value)
+
+
+def _operator_scopes(value: object) -> tuple[str, ...]:
+    hint = f"pass a list of {listed(OPERATOR_SCOPES)}"
+    if value is None:
+        raise _Invalid("are missing for an operator's key", hint)
+    value = _filled(value, hint)
+    for word in value:
+        if word not in OPERATOR_SCOPES:
+            raise _Invalid(f"is {describe(word)}, which an operator's key cannot have", hint)
+    return OPERATOR_SCOPES if "console:write" in value else OPERATOR_SCOPES[:1]  # write includes read
+
+
+def _none(value: object) -> None:
+    if value is not None:
+        raise _Invalid("cannot be set for an operator's key", "leave it out")
 
 
 def _names(value: object) -> tuple[str, ...]:
@@ -292,6 +315,11 @@ _KEY: dict[str, Read] = {
     "models": _or_none(_names),
     "policies": _or_none(_names),
 }
+_OPERATOR_KEY: dict[str, Read] = dict.fromkeys(_KEY, _none) | {
+    "name": _KEY["name"],
+    "environment": _one_of(["production"]),
+    "scopes": _operator_scopes,
+}
 _INCIDENT: dict[str, Read] = {
     "title": _text(MAX_TEXT_CHARS),
     "severity": _one_of(get_args(Severity)),
@@ -301,6 +329,5 @@ _CREDIT: dict[str, Read] = {"usd": _credit, "note": _text(MAX_TEXT_CHARS, minimu
 _BY: dict[str, Read] = {"by": _text(MAX_NAME_CHARS, minimum=0), "note": _text(MAX_TEXT_CHARS, minimum=0)}
 _PUBLICATION = _BY | {"share": _or_none(_fraction), "share_by": _or_none(_assignment)}
 account_terms = partial(_terms, fields=_ACCOUNT)
-key_terms = partial(_terms, fields=_KEY)
 incident_terms = partial(_terms, fields=_INCIDENT)
 publication_terms = partial(_terms, fields=_PUBLICATION)
