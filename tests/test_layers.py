@@ -29,7 +29,7 @@ FLOORS = [
         "settings storage guardrail catalogue policies tools webhook trace console ledger cache _assembly "
         "router agent testing"
     ).split(),
-    ["server", "integrations", "serve", "cli", "__main__", "__init__"],
+    ["server", "integrations", "ui", "serve", "cli", "__main__", "__init__"],
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 CORE_ORDER = (

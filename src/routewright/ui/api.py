@@ -1,0 +1,183 @@
+"""The operations behind the page: methods of ``Router``, ``TraceStore`` or ``Console``, called with the
+arguments of a JSON object. The methods check them, so nothing is checked twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from inspect import isawaitable, signature
+
+import anyio.to_thread
+import msgspec
+from msgspec import Struct
+
+from routewright import wire
+from routewright.console import Console
+from routewright.errors import NoCandidates, ValidationFailed
+from routewright.router import Router
+from routewright.wire.conversion import convert_value
+from routewright.wire.money import in_usd
+from routewright.wire.problems import did_you_mean, listed
+
+_SHAPES: dict[str, type[Struct]] = {
+    "limits": wire.RateLimits,
+    "policy": wire.Policy,
+    "expect": wire.PolicyRecord,
+}
+"""Structs among the arguments, by name."""
+Method = Callable[..., object]
+_STORED_ONLY = {"digest", "secrets"}
+"""Fields of keys and endpoints that leave the server with nobody."""
+
+
+class Operation(Struct, frozen=True):
+    """A method that the page can call."""
+
+    method: Method
+    changes: bool = False
+
+    async def __call__(self, arguments: object, operator: str) -> object:
+        """Call it with a JSON object, and return JSON values. Raises ``ValidationFailed`` and what the method does."""
+        expected = signature(self.method).parameters
+        if not isinstance(arguments, dict):
+            raise ValidationFailed.at("", "is not a JSON object", "send the arguments by name")
+        values = dict(arguments)
+        if "by" in expected:
+            values["by"] = operator
+        for name, value in values.items():
+            if name not in expected:
+                raise ValidationFailed.at(
+                    name, "is unknown", did_you_mean(name, expected) or f"known: {listed([*expected])}"
+                )
+            if name in _SHAPES and value is not None:
+                values[name] = convert_value(value, _SHAPES[name], name)
+        for name, parameter in expected.items():
+            if parameter.default is parameter.empty and name not in values:
+                raise ValidationFailed.at(name, "is missing", "send it")
+        result = self.method(**values)
+        return shown(await result if isawaitable(result) else result)
+
+
+def shown(value: object) -> object:
+    """A result as JSON values: dollars for nano-dollars, and new secrets in clear text, which only this answer has."""
+    if isinstance(value, wire.NewKey):
+        return {"secret": value.secret.reveal(), "key": shown(value.key)}
+    if isinstance(value, wire.NewEndpoint):
+        return {"secret": value.secret.reveal(), "endpoint": shown(value.endpoint)}
+    hidden = _STORED_ONLY if isinstance(value, wire.Key | wire.Endpoint) else ()
+    match value:
+        case list() | tuple():
+            return [shown(item) for item in value]
+        case Mapping():
+            return {name: shown(item) for name, item in value.items()}
+        case msgspec.Struct():
+            names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
+            plain = {name: getattr(value, field) for name, field in names if field not in hidden}
+            tag = value.__struct_config__.tag
+            if tag is not None:
+                plain["type"] = tag
+            return {
+                name.replace("nanos", "usd"): in_usd(item) if name.endswith("nanos") else shown(item)
+                for name, item in plain.items()
+                if item is not msgspec.UNSET
+            }
+    return value
+
+
+class Past:
+    """What was decided in a trace, replayed from its stored input."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self._traces = router.traces
+
+    async def explain(
+        self, trace_id: str, account: str = wire.DEFAULT_ACCOUNT, environment: wire.Environment | None = None
+    ) -> wire.JsonObject:
+        """The decision once more, the explanation, and whether it is the stored one. Raises ``NotFound``."""
+        trace = await self._traces.get(trace_id, account=account, environment=environment)
+        return await anyio.to_thread.run_sync(self._replay, trace)
+
+    def _replay(self, trace: wire.Trace) -> wire.JsonObject:
+        stored = next((span.digest for span in trace.spans if isinstance(span, wire.DecisionSpan)), None)
+        try:
+            decision = self._router.replay(trace)
+        except NoCandidates as refusal:
+            return {"explanation": self._router.explain(trace), "refusal": refusal.message}
+        return {
+            "explanation": self._router.explain(trace),
+            "decision": decision.to_dict(),
+            "is_same": stored is not None and decision.digest.startswith(stored),
+        }
+
+    async def why_not(
+        self,
+        trace_id: str,
+        model: str,
+        account: str = wire.DEFAULT_ACCOUNT,
+        environment: wire.Environment | None = None,
+    ) -> wire.JsonObject:
+        """What would have put another model first. Raises ``NotFound`` and ``ValidationFailed``."""
+        trace = await self._traces.get(trace_id, account=account, environment=environment)
+        reasons = await anyio.to_thread.run_sync(partial(self._router.why_not, trace, model))
+        return {"text": str(reasons), "reasons": msgspec.to_builtins(reasons)}
+
+
+def operations(router: Router, console: Console) -> dict[str, Operation]:
+    """The operations by name: those that read, and those that change."""
+    traces = router.traces
+    past = Past(router)
+    reads: dict[str, Method] = {
+        "status": router.status,
+        "models": router.models,
+        "usage": traces.usage,
+        "latency": traces.latency_report,
+        "fallback": traces.fallback_report,
+        "cache": traces.cache_report,
+        "traces": traces.query,
+        "trace": traces.get,
+        "feedback": traces.feedback_of,
+        "explain": past.explain,
+        "why-not": past.why_not,
+        "cache-stats": router.cache.stats,
+        "cache-explain": router.cache.explain,
+        "accounts": console.accounts,
+        "standing": console.standing,
+        "keys": console.keys,
+        "incidents": console.incidents,
+        "endpoints": console.endpoints,
+        "deliveries": console.deliveries,
+        "policies": console.policies.list,
+        "policy": console.policies.find,
+        "policy-versions": console.policies.versions,
+        "policy-check": console.policies.check,
+        "policy-diff": console.policies.diff,
+        "policy-compare": console.compare,
+        "policy-simulate": console.simulate,
+    }
+    changes: dict[str, Method] = {
+        "feedback-give": traces.feedback,
+        "account-create": console.create_account,
+        "account-change": console.change_account,
+        "account-credit": console.credit,
+        "key-create": console.create_key,
+        "key-change": console.change_key,
+        "key-revoke": console.revoke_key,
+        "incident-open": console.open_incident,
+        "incident-resolve": console.resolve_incident,
+        "endpoint-create": console.create_endpoint,
+        "endpoint-enable": console.enable_endpoint,
+        "endpoint-disable": console.disable_endpoint,
+        "endpoint-delete": console.delete_endpoint,
+        "endpoint-rotate": console.rotate_endpoint,
+        "endpoint-test": console.test_endpoint,
+        "delivery-replay": console.replay,
+        "policy-draft": console.policies.draft,
+        "policy-discard": console.policies.discard,
+        "policy-publish": console.policies.publish,
+        "policy-roll-back": console.policies.roll_back,
+        "policy-retire": console.policies.retire,
+    }
+    return {name: Operation(method) for name, method in reads.items()} | {
+        name: Operation(method, changes=True) for name, method in changes.items()
+    }

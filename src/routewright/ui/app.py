@@ -1,0 +1,321 @@
+"""The ASGI application of the page: static files, sign-in, and JSON for the views.
+
+Everything that a request may do is decided here, in this order: the Host, the origin, the session, the right to write,
+the token of the change."""
+
+from __future__ import annotations
+
+import gzip
+import ipaddress
+import logging
+import mimetypes
+import secrets
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import cached_property
+from hashlib import sha256
+from http.cookies import CookieError, SimpleCookie
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from inspect import isawaitable
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from routewright import wire
+from routewright.console import Console
+from routewright.errors import AuthenticationFailed, MethodNotAllowed, NotFound, PermissionDenied, ValidationFailed
+from routewright.router import Router
+from routewright.server.bodies import Bodies
+from routewright.server.endpoints import EventFrames
+from routewright.server.errors import envelope, headers_of, to_client_error
+from routewright.server.exchange import JSON, ClientLeft, Exchange, Receive, Scope, Send, serve_other
+from routewright.server.http_limits import HttpLimits
+from routewright.server.sse import EventStream
+from routewright.wire.json_scan import quoted, tree_of
+
+from .api import Operation, operations
+from .sessions import LONGEST_S, Operator, Session, Sessions, is_same
+
+Authorize = Callable[[Scope], Operator | Awaitable[Operator]]
+"""Says who sends a request, for a host's own sign-in. Raises ``AuthenticationFailed`` or ``PermissionDenied``."""
+
+COOKIE = "routewright_session"
+_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+"""Of every answer."""
+BODY_BYTES = 1 << 20
+_log = logging.getLogger(__name__)
+
+
+class Asset(Struct, frozen=True):
+    """A static file."""
+
+    body: bytes
+    packed: bytes
+    """Compressed with gzip."""
+    media_type: bytes
+    tag: str
+
+
+class Ui:
+    """The application. It works at any mount point, and needs no lifespan."""
+
+    def __init__(
+        self,
+        router: Router,
+        console: Console,
+        authorize: Authorize | None,
+        hosts: Sequence[str],
+        link_token: str | None,
+        owner: Operator,
+    ) -> None:
+        self._router = router
+        self._console = console
+        self._authorize = authorize
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._link_token = link_token
+        self._owner = owner
+        # sessions that began with a link end with the process, and hold nowhere else
+        process_keys = (secrets.token_bytes(32),)
+        self._sessions = Sessions(console.session_keys if link_token is None else lambda: process_keys)
+        self._bodies = Bodies(16 * BODY_BYTES)
+        self._limits = HttpLimits(body_bytes=BODY_BYTES)
+
+    @cached_property
+    def _operations(self) -> dict[str, Operation]:
+        return operations(self._router, self._console)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI connection."""
+        if scope["type"] != "http":
+            await serve_other(scope, receive, send, {})
+            return
+        exchange = Exchange(scope, receive, send, self._router.new_id("req_"), self._router.clock, self._limits)
+        exchange.headers |= HEADERS
+        try:
+            await self._serve(exchange)
+        except ClientLeft:
+            pass
+        except Exception as error:  # of the host's plug-ins, or a defect; the page must get an answer
+            failure = to_client_error(error, exchange.request_id)
+            with suppress(ClientLeft):
+                if exchange.status is None:
+                    headers = {} if isinstance(failure, AuthenticationFailed) else headers_of(failure)
+                    await exchange.respond(envelope(failure), failure.status, JSON, headers)
+
+    async def _serve(self, exchange: Exchange) -> None:
+        self._check_host(exchange)
+        path = exchange.path
+        if path == "/session":
+            await self._serve_session(exchange)
+        elif path.startswith("/api/"):
+            await self._serve_operation(exchange, path.removeprefix("/api/"))
+        elif exchange.method not in ("GET", "HEAD"):
+            raise MethodNotAllowed("this address takes GET")
+        elif path == "/" and not exchange.scope["path"].endswith("/"):
+            await exchange.respond(b"", 307, JSON, {"Location": f"{exchange.scope['path'].rpartition('/')[2]}/"})
+        else:
+            await self._serve_asset(exchange, "/index.html" if path == "/" else path)
+
+    def _check_host(self, exchange: Exchange) -> None:
+        """Raise ``PermissionDenied`` for a name that is not ours."""
+        # A page of another site may give its own name our address (DNS rebinding), and would then be of our origin.
+        # Its name stands in Host. Addresses and localhost cannot be rebound; names have to be listed.
+        # test_a_foreign_host_is_refused
+        host = urlsplit(f"//{exchange.header(b'host') or ''}").hostname or ""
+        is_address = host == "localhost"
+        with suppress(ValueError):
+            ipaddress.ip_address(host)
+            is_address = True
+        if not is_address and host not in self._hosts:
+            raise PermissionDenied(
+                f"the page is not served under the name {quoted(host)}; add it to the hosts of the page"
+            )
+
+    def _check_origin(self, exchange: Exchange, *, changes: bool) -> None:
+        """Raise ``PermissionDenied`` for a request that another origin makes the browser send."""
+        origin = exchange.header(b"origin")
+        site = exchange.header(b"sec-fetch-site")
+        is_ours = origin is not None and urlsplit(origin).netloc == exchange.header(b"host")
+        if (changes and not is_ours) or (origin is not None and not is_ours) or site in ("cross-site", "same-site"):
+            raise PermissionDenied(f"the request comes from {quoted(origin or 'another origin')}; open the page itself")
+
+    async def _serve_session(self, exchange: Exchange) -> None:
+        """``GET`` tells who is signed in, ``POST`` signs in with a key or the token of a link, ``DELETE`` signs out."""
+        self._check_origin(exchange, changes=exchange.method not in ("GET", "HEAD"))
+        if exchange.method == "DELETE":
+            await exchange.json({}, {"Set-Cookie": self._cookie(exchange, "", 0)})
+            return
+        if exchange.method == "POST" and self._authorize is None:
+            operator = await self._sign_in(await self._bodies.read(exchange, tree_of))
+            session = self._sessions.begin(operator, self._router.clock.time())
+            self._keep(exchange, session)
+        else:
+            session = await self._session(exchange)
+        operator = session.operator
+        await exchange.json(
+            {
+                "operator": operator.name,
+                "writes": operator.writes,
+                "token": self._sessions.change_token(session.id),
+                "signs_out": self._authorize is None,
+            }
+        )
+
+    async def _sign_in(self, credentials: object) -> Operator:
+        match credentials:
+            case {"key": str(key)}:
+                caller = await self._console.authenticate_operator(f"Bearer {key}")
+                assert caller.key_id is not None, "keys have ids"
+                return await self._operator_of(caller.key_id)
+            case {"link": str(token)}:
+                if self._link_token is None or not is_same(token, self._link_token):
+                    raise AuthenticationFailed("this link is not valid, or was used already; start the command again")
+                self._link_token = None  # once
+                return self._owner
+        raise ValidationFailed.at("", "holds no key", 'send {"key": "sk_live_..."}')
+
+    async def _operator_of(self, key_id: str) -> Operator:
+        """The operator of a key as it is stored now. Raises ``AuthenticationFailed`` once it is revoked."""
+        with suppress(NotFound):
+            key = await self._console.key(wire.SYSTEM_ACCOUNT, key_id)
+            if key.revoked_at is None:
+                return Operator(name=key.name, writes="console:write" in (key.scopes or ()), key_id=key_id)
+        raise AuthenticationFailed("the key of this session was revoked; sign in with another one")
+
+    async def _session(self, exchange: Exchange) -> Session:
+        """The session of a request, with the operator's rights of now. Raises ``AuthenticationFailed``."""
+        now = self._router.clock.time()
+        if self._authorize is not None:
+            identity = self._authorize(exchange.scope)
+            operator = await identity if isawaitable(identity) else identity
+            return Session(operator, operator.name, now, now)
+        jar = SimpleCookie()
+        with suppress(CookieError):
+            jar.load(exchange.header(b"cookie") or "")
+        if (cookie := jar.get(COOKIE)) is None:
+            raise AuthenticationFailed("sign in first")
+        session = self._sessions.read(cookie.value, now)
+        if session.operator.key_id is not None:
+            session = msgspec.structs.replace(session, operator=await self._operator_of(session.operator.key_id))
+        is_polling = exchange.header(b"x-polling") is not None  # which goes on when the operator has left
+        if not is_polling and (renewed := self._sessions.renewed(session, now)) is not None:
+            self._keep(exchange, renewed)
+        return session
+
+    def _keep(self, exchange: Exchange, session: Session) -> None:
+        exchange.headers["Set-Cookie"] = self._cookie(exchange, self._sessions.cookie(session), int(LONGEST_S))
+
+    def _cookie(self, exchange: Exchange, value: str, seconds: int) -> str:
+        path = f"{exchange.scope.get('root_path', '').rstrip('/')}/"
+        secure = "; Secure" if exchange.scope.get("scheme") == "https" else ""
+        return f"{COOKIE}={value}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
+
+    async def _serve_operation(self, exchange: Exchange, name: str) -> None:
+        """``GET /api/usage?{...}`` reads, ``POST /api/key-create`` changes; the arguments are a JSON object."""
+        is_trial = name == "try"
+        if not is_trial and name not in self._operations:
+            raise NotFound(f"there is no operation {quoted(name)}")
+        changes = is_trial or self._operations[name].changes
+        if exchange.method != ("POST" if changes else "GET"):
+            raise MethodNotAllowed(f"this address takes {'POST' if changes else 'GET'}")
+        self._check_origin(exchange, changes=changes)
+        session = await self._session(exchange)
+        if changes:
+            if not session.operator.writes:
+                raise PermissionDenied("you may look and change nothing; sign in with a key that has console:write")
+            if not self._sessions.takes(exchange.header(b"x-change-token") or "", session.id):
+                raise PermissionDenied("the token of the change is missing or old; reload the page")
+            arguments = await self._bodies.read(exchange, tree_of)
+        else:
+            query: bytes = exchange.scope.get("query_string", b"")
+            arguments = tree_of(unquote(query.decode("latin-1")).encode() or b"{}")
+        if is_trial:
+            await self._try(exchange, arguments)
+        else:
+            await exchange.json(await self._operations[name](arguments, session.operator.name))
+
+    async def _try(self, exchange: Exchange, arguments: object) -> None:
+        """Answer a request as a stream, live or in the sandbox."""
+        if not isinstance(arguments, dict):
+            raise ValidationFailed.at("", "is not a JSON object", "send the request of a route")
+        environment = arguments.pop("environment", "sandbox")
+        if environment not in ("production", "sandbox"):
+            raise ValidationFailed.at("environment", "is no environment", "take production or sandbox")
+        stream = self._router.stream(arguments, caller=wire.Caller(environment=environment))
+        await EventStream(exchange, EventFrames(exchange, stream)).run(finishes=False)
+
+    async def _serve_asset(self, exchange: Exchange, path: str) -> None:
+        asset = self._assets.get(path)
+        if asset is None:
+            raise NotFound(f"there is no file {quoted(path)}")
+        headers = {"ETag": asset.tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+        if exchange.header(b"if-none-match") == asset.tag:
+            await exchange.start(304, asset.media_type, headers)
+            await exchange.send_piece(b"", more=False)
+            return
+        is_packed = "gzip" in (exchange.header(b"accept-encoding") or "")
+        headers |= {"Content-Encoding": "gzip"} if is_packed else {}
+        await exchange.respond(asset.packed if is_packed else asset.body, 200, asset.media_type, headers)
+
+    @cached_property
+    def _assets(self) -> dict[str, Asset]:
+        return {path: _asset(file) for path, file in _static_files(files(__package__).joinpath("static"), "")}
+
+
+def create_ui(
+    router: Router,
+    console: Console | None = None,
+    *,
+    authorize: Authorize | None = None,
+    hosts: Sequence[str] = (),
+    link_token: str | None = None,
+    owner: Operator | None = None,
+) -> Ui:
+    """Create the page for a Router and its storage, to be mounted in an application of your own, or served alone.
+
+        app.mount("/ui", create_ui(router, authorize=operator_of_request))
+
+    ``authorize`` says who sends a request: a function of the ASGI scope, async or not, that returns an ``Operator`` or
+    raises ``AuthenticationFailed``. Without it people sign in with a key of the account ``_system``. ``console`` checks
+    those keys; by default one over the Router's storage. ``hosts``: names under which the page is reached, besides
+    addresses and ``localhost``. ``link_token`` signs in whoever has the link ``#link=...``, once, as ``owner``."""
+    console = console or Console(router.storage, clock=router.clock)
+    return Ui(router, console, authorize, hosts, link_token, owner or Operator(name="owner", writes=True))
+
+
+def _static_files(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _static_files(entry, f"{path}/{entry.name}")
+        else:
+            yield f"{path}/{entry.name}", entry
+
+
+def _asset(file: Traversable) -> Asset:
+    body = file.read_bytes()
+    kind = mimetypes.guess_type(file.name)[0] or "text/plain"
+    kind = "text/javascript" if file.name.endswith((".js", ".mjs")) else kind
+    charset = "; charset=utf-8" if kind.startswith("text/") else ""
+    return Asset(
+        body, gzip.compress(body, 9, mtime=0), f"{kind}{charset}".encode(), f'"{sha256(body).hexdigest()[:32]}"'
+    )

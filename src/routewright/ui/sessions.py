@@ -1,0 +1,93 @@
+"""Sessions of the page: who signed in, how long it holds, and the token that changes must carry.
+
+A session is a signed cookie and nothing else, so it holds in every worker process and none has to remember it."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from routewright.errors import AuthenticationFailed
+
+LONGEST_S = 12 * 3600.0
+IDLE_S = 30 * 60.0
+RENEWED_S = 60.0
+"""Age from which a cookie is replaced when it is used."""
+_OVER = "the session is over; sign in again"
+
+
+class Operator(Struct, frozen=True, kw_only=True):
+    """The person at the page."""
+
+    name: str
+    """Author of what this person publishes."""
+    writes: bool = False
+    """False: may look at everything and change nothing."""
+    key_id: str | None = None
+    """The operator's key. None: another way in."""
+
+
+class Session(Struct, frozen=True):
+    """A signed-in operator."""
+
+    operator: Operator
+    id: str
+    began_at: float
+    """Unix seconds, like ``seen_at``."""
+    seen_at: float
+    """When the operator last did something."""
+
+
+class Sessions:
+    """Makes and reads cookies. ``keys`` gives the keys that sign them: the present one, then previous ones."""
+
+    def __init__(self, keys: Callable[[], Sequence[bytes]]) -> None:
+        self._keys = keys
+
+    def begin(self, operator: Operator, now: float) -> Session:
+        """A new session, with an id that nobody could know before."""
+        return Session(operator, secrets.token_urlsafe(16), now, now)
+
+    def cookie(self, session: Session) -> str:
+        """The value of the cookie."""
+        body = urlsafe_b64encode(msgspec.json.encode(session)).decode()
+        return f"{body}.{self._sign(self._keys()[0], 'session', body)}"
+
+    def read(self, cookie: str, now: float) -> Session:
+        """The session of a cookie. Raises ``AuthenticationFailed`` if it is not ours, or over."""
+        body = cookie.partition(".")[0]
+        signature = cookie.partition(".")[2]
+        if not any(is_same(signature, self._sign(key, "session", body)) for key in self._keys()):
+            raise AuthenticationFailed(_OVER)
+        session = msgspec.json.decode(urlsafe_b64decode(body), type=Session)
+        if now >= session.began_at + LONGEST_S or now >= session.seen_at + IDLE_S:
+            raise AuthenticationFailed(_OVER)
+        return session
+
+    def renewed(self, session: Session, now: float) -> Session | None:
+        """The session, used now. None: its cookie is young enough."""
+        return replace(session, seen_at=now) if now >= session.seen_at + RENEWED_S else None
+
+    def change_token(self, session_id: str) -> str:
+        """What the changes of a session must carry, which no other origin can read."""
+        return self._sign(self._keys()[0], "change", session_id)
+
+    def takes(self, token: str, session_id: str) -> bool:
+        """True if the token is the session's."""
+        return any(is_same(token, self._sign(key, "change", session_id)) for key in self._keys())
+
+    @staticmethod
+    def _sign(key: bytes, purpose: str, text: str) -> str:
+        return hmac.new(key, f"{purpose}.{text}".encode(), sha256).hexdigest()
+
+
+def is_same(text: str, other: str) -> bool:
+    """Compare two secrets in constant time."""
+    return hmac.compare_digest(text.encode(), other.encode())

@@ -1,0 +1,72 @@
+// Calls the JSON endpoints beside the page. No rule of the product lives here: errors are shown as the server words them.
+
+export class ApiError extends Error {
+  constructor(status, error) {
+    super(error.message);
+    this.status = status;
+    this.code = error.code;
+    this.detail = error.detail || {};
+  }
+}
+
+let changeToken = "";
+let onSignedOut = () => {};
+
+/** Call `listener` whenever the session is over. */
+export const whenSignedOut = (listener) => { onSignedOut = listener; };
+
+export async function fail(response) {
+  const body = await response.json().catch(() => null);
+  if (response.status === 401) onSignedOut();
+  throw new ApiError(response.status, body?.error || { message: `the server answered ${response.status}` });
+}
+
+async function send(path, options = {}) {
+  let response;
+  try {
+    response = await fetch(path, { credentials: "same-origin", cache: "no-store", ...options });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError(0, { message: "the server cannot be reached; check that it runs" });
+  }
+  return response.ok ? response : fail(response);
+}
+
+const changing = (body) => ({
+  method: "POST",
+  headers: { "Content-Type": "application/json", "X-Change-Token": changeToken },
+  body: JSON.stringify(body),
+});
+
+/** The result of an operation that reads. Undefined arguments are left out. `polling`: nobody asked for it. */
+export async function read(name, args = {}, { polling = false, signal } = {}) {
+  const headers = polling ? { "X-Polling": "1" } : {};
+  return (await send(`api/${name}?${encodeURIComponent(JSON.stringify(args))}`, { headers, signal })).json();
+}
+
+/** The result of an operation that changes something. */
+export const change = async (name, args) => (await send(`api/${name}`, changing(args))).json();
+
+/** Calls `onEvent(name, data)` for each event of the answer to a request that is tried. */
+export async function tryRequest(request, onEvent, signal) {
+  const response = await send("api/try", { ...changing(request), signal });
+  let rest = "";
+  for await (const chunk of response.body.pipeThrough(new TextDecoderStream())) {
+    const events = (rest + chunk).split("\n\n");
+    rest = events.pop();
+    for (const event of events) {
+      const name = /^event: (.*)$/m.exec(event);
+      if (name) onEvent(name[1], JSON.parse(/^data: (.*)$/m.exec(event)[1]));
+    }
+  }
+}
+
+async function keep(response) {
+  const session = await response.json();
+  changeToken = session.token;
+  return session;
+}
+
+export const session = async () => keep(await send("session"));
+export const signIn = async (credentials) => keep(await send("session", changing(credentials)));
+export const signOut = () => send("session", { method: "DELETE" });

@@ -1,0 +1,234 @@
+// What all views share: rendering, the address, reading from the server, formats, and the parts of a view.
+
+import { Fragment, createContext, h, render } from "./vendor/preact.mjs";
+import { useContext, useEffect, useErrorBoundary, useId, useMemo, useRef, useState } from "./vendor/hooks.mjs";
+import htm from "./vendor/htm.js";
+import { read } from "./api.js";
+
+export const html = htm.bind(h);
+export { Fragment, render, useContext, useEffect, useErrorBoundary, useId, useMemo, useRef, useState };
+
+// --- The address: #/view/part?key=value. What a view shows is in it, so that each view is a link to share.
+
+/** The session ({operator, writes}) and the names of the accounts. */
+export const Here = createContext(null);
+
+export function routeOf(hash) {
+  const [path, query] = hash.replace(/^#\/?/, "").split("?");
+  const parts = path.split("/").filter(Boolean).map(decodeURIComponent);
+  return { view: parts[0] || "overview", parts: parts.slice(1), params: Object.fromEntries(new URLSearchParams(query)) };
+}
+
+const KEPT = ["account", "environment"]; // parameters that links to other views keep
+
+/** The address of a view; parameters that are empty are left out. */
+export function to(path, params = {}) {
+  const here = routeOf(location.hash).params;
+  const all = { ...Object.fromEntries(KEPT.map((name) => [name, here[name]])), ...params };
+  const query = new URLSearchParams(Object.entries(all).filter(([, value]) => value !== undefined && value !== ""));
+  return `#/${path.split("/").map(encodeURIComponent).join("/")}${query.size ? `?${query}` : ""}`;
+}
+
+export const go = (path, params) => { location.hash = to(path, params); };
+
+/** Change parameters of this view's address. `replace`: without a step in the history. */
+export function setParams(changes, { replace = false } = {}) {
+  const { view, parts, params } = routeOf(location.hash);
+  const address = to([view, ...parts].join("/"), { ...params, ...changes });
+  if (!replace) location.hash = address;
+  else { history.replaceState(null, "", address); dispatchEvent(new HashChangeEvent("hashchange")); }
+}
+
+/** The account and environment that the address names, for operations that take them. */
+export function useOwner() {
+  const { params } = useContext(Here).route;
+  return { account: params.account || useContext(Here).account, environment: params.environment || "production" };
+}
+
+// --- Reading
+
+/** {data, error, isLoading, reload} of an operation. `every`: seconds until it is read again while the page is seen. */
+export function useRead(name, args = {}, { every, skip = false } = {}) {
+  const [state, setState] = useState({ isLoading: !skip });
+  const [round, setRound] = useState(0);
+  const key = JSON.stringify([name, args]);
+  useEffect(() => {
+    if (skip) { setState({ isLoading: false }); return undefined; }
+    const abort = new AbortController();
+    const load = async (polling) => {
+      try {
+        const data = await read(name, args, { polling, signal: abort.signal });
+        if (!abort.signal.aborted) setState({ data, isLoading: false, key });
+      } catch (error) {
+        if (!abort.signal.aborted) setState((old) => ({ ...old, error, isLoading: false }));
+      }
+    };
+    setState((old) => ({ data: old.key === key ? old.data : undefined, isLoading: true, key }));
+    load(false);
+    const timer = every && setInterval(() => document.visibilityState === "visible" && load(true), every * 1000);
+    return () => { abort.abort(); clearInterval(timer); };
+  }, [key, round, skip, every]);
+  return { ...state, reload: () => setRound(round + 1) };
+}
+
+// --- Formats: numbers have units, and lack of a number is a dash
+
+const number = (options) => new Intl.NumberFormat("en", options);
+const NONE = "–";
+const whole = number({});
+const cents = number({ minimumFractionDigits: 2, maximumFractionDigits: 2 });
+const small = number({ maximumSignificantDigits: 2 });
+const three = number({ maximumSignificantDigits: 3 });
+
+export const count = (value) => (value == null ? NONE : whole.format(value));
+export const usd = (value) => {
+  if (value == null) return NONE;
+  const amount = Math.abs(value);
+  return `${value < 0 ? "−" : ""}$${amount >= 1 || amount === 0 ? cents.format(amount) : small.format(amount)}`;
+};
+export const ms = (value) => {
+  if (value == null) return NONE;
+  if (value < 1000) return `${three.format(value)} ms`;
+  return value < 120000 ? `${three.format(value / 1000)} s` : `${three.format(value / 60000)} min`;
+};
+export const percent = (share) => (share == null ? NONE : `${three.format(share * 100)} %`);
+export const bytes = (value) => {
+  if (value == null) return NONE;
+  const step = Math.min(4, Math.floor(Math.log(value || 1) / Math.log(1024)));
+  return `${three.format(value / 1024 ** step)} ${["B", "KiB", "MiB", "GiB", "TiB"][step]}`;
+};
+const local = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+
+/** A time in the viewer's zone, with UTC on hover. `at`: RFC 3339 or Unix seconds. */
+export function Time({ at }) {
+  if (at == null) return NONE;
+  const date = new Date(typeof at === "number" ? at * 1000 : at);
+  const utc = `${date.toISOString().replace("T", " ").replace("Z", "")} UTC`;
+  return html`<time datetime=${date.toISOString()} title=${utc}>${local.format(date)}</time>`;
+}
+
+// --- Parts of a view
+
+/** A view: its heading, what it can do, and its content. */
+export function View({ title, actions, children }) {
+  useEffect(() => { document.title = `${title} · routewright`; }, [title]);
+  return html`<main id="view" tabindex="-1">
+    <header class="title"><h1>${title}</h1><div class="actions">${actions}</div></header>
+    ${children}
+  </main>`;
+}
+
+export const Section = ({ title, actions, children }) => html`<section>
+  <header class="title"><h2>${title}</h2><div class="actions">${actions}</div></header>${children}</section>`;
+
+export const Empty = ({ children }) => html`<p class="empty">${children}</p>`;
+export const Badge = ({ kind = "plain", children }) => html`<span class="badge ${kind}">${children}</span>`;
+export const Failure = ({ error }) => html`<p class="failure" role="alert">${error.message}</p>`;
+
+/** What was read, by `children(data)`; until then that it loads, or why not. */
+export function Loaded({ of, children }) {
+  if (of.error && !of.data) return html`<${Failure} error=${of.error} />`;
+  if (of.data === undefined) return html`<p class="loading" role="status">Loading…</p>`;
+  return html`<${Fragment}>${of.error && html`<${Failure} error=${of.error} />`}${children(of.data)}<//>`;
+}
+
+/** A figure with its name; `note` explains it. */
+export const Figure = ({ name, value, note, kind }) =>
+  html`<div class="figure ${kind || ""}"><dt>${name}</dt><dd>${value}</dd>${note && html`<dd class="note">${note}</dd>`}</div>`;
+
+/** `columns`: [{name, of(row), kind: "number" for right-aligned}]. `caption` names the table for screen readers. */
+export function Table({ caption, columns, rows, keyOf, empty }) {
+  if (!rows.length) return html`<${Empty}>${empty}<//>`;
+  return html`<div class="scroll" tabindex="0" role="region" aria-label=${caption}><table>
+    <caption class="hidden">${caption}</caption>
+    <thead><tr>${columns.map((column) => html`<th scope="col" class=${column.kind}>${column.name}</th>`)}</tr></thead>
+    <tbody>${rows.map((row, index) => html`<tr key=${keyOf ? keyOf(row) : index}>
+      ${columns.map((column) => html`<td class=${column.kind}>${column.of(row)}</td>`)}</tr>`)}</tbody>
+  </table></div>`;
+}
+
+/** How much of a limit is used. */
+export function Meter({ name, used, limit, format = usd }) {
+  const share = limit ? Math.min(1, used / limit) : 0;
+  const text = limit == null ? `${format(used)}, no limit` : `${format(used)} of ${format(limit)}, ${percent(used / limit)}`;
+  return html`<div class="meter ${share > 0.8 ? "high" : ""}">
+    ${limit != null && html`<progress aria-label=${name} max="1" value=${share}></progress>`}<span>${text}</span></div>`;
+}
+
+/** A field of a form; `children` is the control if it is not an input. */
+export function Field({ label, hint, name, children, ...input }) {
+  const id = useId();
+  const hintId = hint && `${id}-hint`;
+  const control = { id, name, "aria-describedby": hintId, ...input };
+  return html`<div class="field"><label for=${id}>${label}</label>
+    ${children ? children(control) : html`<input ...${control} />`}
+    ${hint && html`<small id=${hintId}>${hint}</small>`}</div>`;
+}
+
+export const Select = ({ label, hint, options, value, ...rest }) => html`<${Field} label=${label} hint=${hint} ...${rest}>
+  ${(control) => html`<select ...${control}>${options.map((option) => {
+    const [key, text] = Array.isArray(option) ? option : [option, option];
+    return html`<option value=${key} selected=${key === value}>${text}</option>`;
+  })}</select>`}<//>`;
+
+export const Area = ({ label, hint, value, ...rest }) => html`<${Field} label=${label} hint=${hint} ...${rest}>
+  ${(control) => html`<textarea ...${control} value=${value}></textarea>`}<//>`;
+
+/** What the fields of a form hold, by name; empty ones are undefined, numbers (`type=number`) are numbers. */
+export function valuesOf(form) {
+  const values = {};
+  for (const field of form.elements) {
+    if (!field.name) continue;
+    if (field.type === "checkbox") values[field.name] = field.checked;
+    else if (field.value !== "") values[field.name] = field.type === "number" ? Number(field.value) : field.value;
+  }
+  return values;
+}
+
+/** A form that runs `onSubmit(values)` and shows its error. Its button is `action`. */
+export function Form({ action, kind, onSubmit, children, cancel }) {
+  const [error, setError] = useState(null);
+  const [isBusy, setBusy] = useState(false);
+  const submit = async (event) => {
+    event.preventDefault();
+    setError(null);
+    setBusy(true);
+    try { await onSubmit(valuesOf(event.target)); } catch (failure) { setError(failure); }
+    setBusy(false);
+  };
+  return html`<form onSubmit=${submit} novalidate>${children}${error && html`<${Failure} error=${error} />`}
+    <div class="actions"><button class=${kind || "primary"} disabled=${isBusy}>${isBusy ? "Working…" : action}</button>
+    ${cancel && html`<button type="button" onClick=${cancel}>Cancel</button>`}</div></form>`;
+}
+
+/** A modal dialog, closed with Escape or `onClose`. */
+export function Dialog({ title, onClose, children }) {
+  const ref = useRef();
+  const id = useId();
+  useEffect(() => { ref.current.showModal(); }, []);
+  return html`<dialog ref=${ref} aria-labelledby=${id} onClose=${onClose}>
+    <header class="title"><h2 id=${id}>${title}</h2>
+      <button type="button" class="quiet" aria-label="Close" onClick=${() => ref.current.close()}>✕</button></header>
+    ${children}</dialog>`;
+}
+
+/** A button that opens a dialog with `children(close)`. Without the right to write it is not there. */
+export function Opens({ label, title, kind, children }) {
+  const [isOpen, setOpen] = useState(false);
+  if (!useContext(Here).session.writes) return null;
+  return html`<button type="button" class=${kind} onClick=${() => setOpen(true)}>${label}</button>
+    ${isOpen && html`<${Dialog} title=${title || label} onClose=${() => setOpen(false)}>${children(() => setOpen(false))}<//>`}`;
+}
+
+/** A button that asks before it runs `act`. `text` says what will happen. */
+export const Confirm = ({ label, title, text, action, act, kind = "danger" }) =>
+  html`<${Opens} label=${label} title=${title || label} kind=${kind}>${(close) => html`<p>${text}</p>
+    <${Form} action=${action || label} kind=${kind} cancel=${close} onSubmit=${async () => { await act(); close(); }} />`}<//>`;
+
+/** A new secret, shown this once. */
+export function NewSecret({ text, children }) {
+  const [isCopied, setCopied] = useState(false);
+  const copy = async () => { await navigator.clipboard.writeText(text); setCopied(true); };
+  return html`<div class="secret" role="status"><p>${children} It is not shown again.</p><code>${text}</code>
+    <button type="button" onClick=${copy}>${isCopied ? "Copied" : "Copy"}</button></div>`;
+}

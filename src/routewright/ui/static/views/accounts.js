@@ -1,0 +1,3 @@
+import { View, html } from "../lib.js";
+
+export const Accounts = () => html`<${View} title="Accounts" />`;

@@ -1,0 +1,3 @@
+import { View, html } from "../lib.js";
+
+export const Cache = () => html`<${View} title="Cache" />`;

@@ -1,0 +1,3 @@
+import { View, html } from "../lib.js";
+
+export const Overview = () => html`<${View} title="Overview" />`;

@@ -1,0 +1,3 @@
+import { View, html } from "../lib.js";
+
+export const Policies = () => html`<${View} title="Policies" />`;
