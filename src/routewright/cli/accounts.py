@@ -79,7 +79,7 @@ _ACCOUNT = arg("account ACCOUNT", f"account that owns the key, {_OWNER}")
 _KEY = (_ACCOUNT, arg("key_id ID", "id of the key, as 'routewright keys ls' lists it"))
 _MODELS = "models that its calls may use: ids, aliases, 'openai/*', provider:openai"
 _POLICIES = "policies of which its calls must use one; a single one applies by itself"
-_SCOPES = f"permissions: {', '.join(SCOPES)}; of _system console:read, console:write"
+_SCOPES = f"permissions: {', '.join(SCOPES)}"
 _KEY_LIMITS = (
     *_limits("none", "in addition to the account's: a number, or none"),
     _money("--budget", "maximum charge for all its calls"),
@@ -196,7 +196,8 @@ async def _create_key(args: Namespace, screen: Screen, console: Console) -> None
 
       KEY=$(routewright keys create acme --name website)
 
-    A key of _system is an operator's: it opens the page of the server, and nothing else."""
+    A key of _system is an operator's: it opens the page of the server, and nothing else. Its --scope is console:read,
+    or console:write to change things too."""
     new = await console.create_key(args.account, **_terms_of(args, (*_KEY_TERMS, "environment")))
     owner = f"{new.key.id} of {new.key.account}, {new.key.environment}"
     screen.secret(_key_json(new.key), "key", new.secret.reveal(), owner)
@@ -226,7 +227,7 @@ async def _change_key(args: Namespace, screen: Screen, console: Console) -> None
     """Change the terms of a key.
 
     Terms that are not given stay as they are. Running servers follow within two seconds. A revoked key stays revoked.
-    """
+    An operator's key, of _system, has only --name and --scope console:read or console:write."""
     changes = _changes(args, _KEY_TERMS)
     key = await console.change_key(args.account, args.key_id, **changes)
     screen.report(_key_json(key), note=f"{key.id} of {key.account} is changed")
