@@ -88,11 +88,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason="run with --full"))
     if os.environ.get("TEST_SERVERS") == "off":
         for item in items:
-            if _among(SERVERS, item) or {"postgres_server", "redis_server"} & {*getattr(item, "fixturenames", ())}:
+            if _among(SERVERS, item) or {"postgres_server", "redis_server", "browser"} & _fixtures(item):
                 item.add_marker(pytest.mark.skip(reason="TEST_SERVERS is off"))
     for item in items:
         if _among(REAL_TIME, item):
             item.add_marker(pytest.mark.xdist_group("real_time"))
+        if "browser" in _fixtures(item):  # one of them keeps two cores busy
+            item.add_marker(pytest.mark.xdist_group("browser"))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -115,6 +117,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if not hasattr(metafunc.module, "anyio_backend"):
         on_both = metafunc.config.getoption("--full") or _among(SEAMS, metafunc.definition)
         metafunc.parametrize("anyio_backend", ["asyncio", "trio"] if on_both else ["asyncio"], indirect=True)
+
+
+def _fixtures(item: pytest.Item) -> set[str]:
+    return {*getattr(item, "fixturenames", ())}
 
 
 def _among(patterns: Sequence[str], item: pytest.Item) -> bool:

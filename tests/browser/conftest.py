@@ -1,0 +1,79 @@
+"""A page in a real browser. A test fails if anything goes wrong in its pages, whatever else it asserts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.database_servers import need
+from tests.server.uvicorn_server import served
+
+from .chromium import launch, loop_shown
+from .problems import PATIENCE_S, Problems
+
+CONTEXT = {"viewport": {"width": 1440, "height": 900}, "timezone_id": "Europe/Berlin", "reduced_motion": "reduce"}
+"""Each test has a fresh context with these options, in a zone that is not UTC, and without animations."""
+expect.set_options(timeout=PATIENCE_S * 1_000)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    problems = pyfuncitem.funcargs.get("problems")
+    assert isinstance(problems, Problems | None)
+    try:
+        result = yield
+    except Exception as error:
+        error.add_note(f"problems of the page:\n{problems}")
+        raise
+    if problems is not None:
+        problems.check()
+    return result
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    """One process for all tests of this folder, which run in one worker."""
+    need("chromium")
+    with launch() as browser:
+        yield browser
+
+
+@pytest.fixture
+def problems() -> Problems:
+    """The problems of this test's pages."""
+    return Problems()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., str]]:
+    """Serves an ASGI application until the end of the test. Returns its address."""
+    with ExitStack() as stack:
+        yield lambda app, **config: stack.enter_context(served(app, **config))
+
+
+@pytest.fixture
+def open_page(browser: Browser, serve: Callable[..., str], problems: Problems) -> Iterator[Callable[..., Page]]:
+    """Opens a page in a context of its own, as a second person would. Takes options of ``Browser.new_context``.
+
+    It needs ``serve`` so that pages close before their server, which waits for open requests."""
+
+    def open_page(**options: Any) -> Page:
+        context = browser.new_context(**{**CONTEXT, **options})
+        context.set_default_timeout(PATIENCE_S * 1_000)
+        problems.watch(context)
+        return context.new_page()
+
+    with loop_shown(browser):
+        yield open_page
+        for context in browser.contexts:
+            context.close()
+
+
+@pytest.fixture
+def page(open_page: Callable[..., Page]) -> Page:
+    """A page of 1440 by 900 px."""
+    return open_page()
