@@ -79,8 +79,8 @@ async def test_an_operators_key_and_an_accounts_are_taken_at_their_own_doors(
         assert await holds(console, theirs)
         with pytest.raises(PermissionDenied) as failed:
             await console.authenticate_operator(bearer(theirs))
-        told = "the API key is not an operator's; make one with 'routewright keys create _system --scope console:read'"
-        assert str(failed.value) == told
+        command = "'routewright keys create _system --name NAME --scope console:read'"
+        assert str(failed.value) == f"the API key is not an operator's; make one with {command}"
     for header in (None, "", "Bearer x", "Bearer sk_live_" + "0" * 33, bearer(ours)[:-1]):
         with pytest.raises(AuthenticationFailed):
             await console.authenticate_operator(header)

@@ -337,7 +337,7 @@ class Console(Closing):
         ``StorageUnavailable``."""
         caller = await self._authenticator.find_caller(authorization, None)
         if caller.account != wire.SYSTEM_ACCOUNT:
-            hint = "make one with 'routewright keys create _system --scope console:read'"
+            hint = "make one with 'routewright keys create _system --name NAME --scope console:read'"
             raise errors.PermissionDenied(f"the API key is not an operator's; {hint}")
         return caller
 
