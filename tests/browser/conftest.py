@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from routewright import Console, Router
+from routewright.ui import Operator, create_ui
 from tests.database_servers import need
 from tests.server.uvicorn_server import served
 
@@ -71,6 +73,30 @@ def open_page(browser: Browser, serve: Callable[..., str], problems: Problems) -
         yield open_page
         for context in browser.contexts:
             context.close()
+
+
+@pytest.fixture
+def open_ui(open_page: Callable[..., Page], serve: Callable[..., str]) -> Callable[..., Page]:
+    """Opens the page of a Router, signed in, at an address as "traces?status=failed". Each call is another person."""
+
+    def open_ui(
+        router: Router,
+        console: Console | None = None,
+        at: str = "",
+        *,
+        name: str = "ada",
+        writes: bool = True,
+        **options: Any,
+    ) -> Page:
+        owner = Operator(name=name, writes=writes)
+        url = serve(create_ui(router, console, link_token="of-the-test", owner=owner))
+        page = open_page(base_url=f"{url}/", **options)
+        page.goto("#link=of-the-test")
+        expect(page.get_by_role("navigation")).to_be_visible()
+        page.goto(f"#/{at}")
+        return page
+
+    return open_ui
 
 
 @pytest.fixture

@@ -1,0 +1,90 @@
+"""The frame of the page: signing in and out, and what holds of every view."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from playwright.sync_api import Page, expect
+
+from routewright import Console, MemoryStorage, Router
+from routewright.ui import create_ui
+
+from .checks import axe, looks, no_sideways_scroll
+from .problems import Problems
+
+OpenUi = Callable[..., Page]
+SECRET = "a secret for tests, which is long enough for one"
+
+
+def test_an_operator_signs_in_with_a_key_and_out(page: Page, serve: Callable[..., str], problems: Problems) -> None:
+    storage = MemoryStorage()
+    console = Console(storage, secret=SECRET)
+    key = console.blocking.create_key("_system", name="grace", scopes=["console:read"]).secret.reveal()
+    url = serve(create_ui(Router.sandbox(storage=storage), console))
+    with problems.expect("GET .*/session: 401"):
+        page.goto(f"{url}/#/models")
+        expect(page.get_by_label("Key")).to_be_focused()
+    with problems.expect("POST .*/session: 401"):
+        page.keyboard.type("sk_live_wrong")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("alert")).to_contain_text("API key")
+    page.get_by_label("Key").fill(key)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Models")
+    expect(page.get_by_text("grace (read only)")).to_be_visible()
+    page.reload()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Models")
+    assert key not in page.url
+    assert page.evaluate("() => [document.cookie, localStorage.length, sessionStorage.length]") == ["", 0, 0]
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Sign in")
+    for _ in looks(page):
+        axe(page)
+    with problems.expect("GET .*/session: 401"):
+        page.reload()
+        expect(page.get_by_role("heading", level=1)).to_have_text("Sign in")
+
+
+def test_every_view_of_an_empty_store_is_accessible_and_fits(open_ui: OpenUi) -> None:
+    page = open_ui(Router.sandbox())
+    links = page.get_by_role("navigation").get_by_role("link")
+    titles = links.all_inner_texts()
+    assert len(titles) == 8
+    for title in titles:
+        page.get_by_role("link", name=title, exact=True).click()
+        heading = re.compile(f"^{title.split()[0]}")
+        expect(page).to_have_title(heading)
+        expect(page.get_by_role("heading", level=1)).to_have_text(heading)
+        expect(page.get_by_role("status")).to_have_count(0)  # it has loaded
+        axe(page)
+        no_sideways_scroll(page)
+    page.go_back()
+    expect(page.get_by_role("heading", level=1)).to_have_text(titles[-2])
+    page.go_forward()
+    expect(page).to_have_url(re.compile("#/try$"))
+
+
+def test_the_first_tab_skips_to_the_content(open_ui: OpenUi) -> None:
+    page = open_ui(Router.sandbox(), at="models")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("main")).to_be_focused()
+    assert page.url.endswith("#/models")
+
+
+def test_a_link_signs_in_once(open_ui: OpenUi, problems: Problems) -> None:
+    page = open_ui(Router.sandbox())
+    assert "link" not in page.url
+    page.context.clear_cookies()
+    with problems.expect("POST .*/session: 401", "GET .*/session: 401"):
+        page.goto("about:blank")
+        page.goto("#link=of-the-test")
+        expect(page.get_by_role("alert")).to_contain_text("was used already")
+
+
+def test_a_view_that_does_not_exist_says_so(open_ui: OpenUi) -> None:
+    page = open_ui(Router.sandbox(), at="nothing")
+    page.get_by_role("link", name="Go to the overview").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
