@@ -94,6 +94,7 @@ from routewright.wire import (
     PolicyMatch,
     PolicyRecord,
     PolicyShare,
+    PolicyState,
     PolicyVersion,
     PolicyWeights,
     PolicyWhen,
@@ -206,7 +207,7 @@ FURTHER_NAMES = {
     "routewright.wire": (
         "Account AccountStanding Allow Bill Block CacheOpts CacheReport Content Credit FallbackReport Incident Key "
         "KeyStanding LatencyReport LedgerRow LedgerSum NewKey Page PolicyComparison PolicyDiff PolicyDifference "
-        "PolicyFallback PolicyGuardrail PolicyRecord PolicyShare PolicyVersion PolicyWeights PriceChange "
+        "PolicyFallback PolicyGuardrail PolicyRecord PolicyShare PolicyState PolicyVersion PolicyWeights PriceChange "
         "PriceTier Purse Redact Redaction ToolDelta TraceItem UsageReport WeightShift"
     ),
     "routewright.wire.account": "Secret",
@@ -252,6 +253,7 @@ STORED_POLICIES: tuple[type[Struct], ...] = (
     PolicyRecord,
     PolicyShare,
     PolicyVersion,
+    PolicyState,
     PolicyDiff,
     PolicyDifference,
     WeightShift,

@@ -119,6 +119,37 @@ async def test_a_draft_made_from_an_older_one_is_refused(policies: PolicyStore, 
     assert (await policies.draft(BEST, expect=await policies.get("desk"))).draft == BEST
 
 
+async def test_a_new_name_can_be_required(policies: PolicyStore) -> None:
+    await policies.draft(DESK, expect="absent")
+    with pytest.raises(PreconditionFailed, match="desk was expected to be absent"):
+        await policies.draft(BETTER, expect="absent")
+
+
+async def test_changes_of_another_record_than_expected_are_refused(policies: PolicyStore) -> None:
+    seen = await policies.draft(DESK, by="ada")
+    await policies.draft(BETTER, by="bob")
+    for change in (policies.discard, policies.publish, policies.roll_back, policies.retire):
+        with pytest.raises(PreconditionFailed, match="desk has changed since it was read"):
+            await change("desk", expect=seen)
+    assert (await policies.publish("desk", expect=await policies.get("desk"))).policy == BETTER
+    await policies.draft(DESK)
+    assert (await policies.discard("desk", expect=await policies.get("desk"))).draft is None
+    assert (await policies.retire("desk", expect=await policies.get("desk"))).content is None
+    assert (await policies.roll_back("desk", expect=await policies.get("desk"))).policy == BETTER
+
+
+async def test_states_hold_the_versions_that_serve(policies: PolicyStore, storage: Storage, clock: FakeClock) -> None:
+    for policy, share in ((DESK, None), (BETTER, 0.5)):
+        await policies.draft(policy)
+        await policies.publish("desk", share=share)
+    await policies.draft(Policy(name="new"))
+    async with Router(providers=[], storage=storage, policies=[Policy(name="coded")], settings=Settings(clock=clock)):
+        states = {state.record.name: state for state in await policies.states()}
+    assert [*states] == ["coded", "desk", "new"]
+    versions = [(state.version and state.version.label, state.shared) for state in states.values()]
+    assert versions == [("coded@2026-11-22", None), (FIRST, await policies.find(SECOND)), (None, None)]
+
+
 async def test_a_model_that_nobody_knows_is_refused_with_the_nearest_name(policies: PolicyStore) -> None:
     await policies.draft(replace(DESK, models=["openai/gpt-4.1-mimi"]))
     for refuse in (policies.check, policies.publish):

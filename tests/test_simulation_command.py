@@ -63,7 +63,9 @@ REPORT = SimulationReport(
     version="draft",
     blocked=[BlockedBudget("acme", "day", "2026-11-20", 5.0, 6.5, 12)],
     costlier=[AccountCost("acme", 100, 1.0, 1.5)],
-    examples=[SimulationExample("tr_1", BIG, None, "goal=cost: the big one\nand a table", "no model fits\nmore")],
+    examples=[
+        SimulationExample("tr_1", BIG, None, "goal=cost: the big one\nand a table", "no model fits\nmore", "acme")
+    ],
     unknown_spent=40,
 )
 DRIFTED = replace(

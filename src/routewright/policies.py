@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -28,9 +29,18 @@ from ._runtime.loop import in_thread
 from ._setup.arguments import refuse_keys
 from ._setup.input_file import path_of, read
 from .catalogue import Catalogue
-from .errors import NotFound, Problem, RouterError, UnsupportedWrite, ValidationFailed, renaming
+from .errors import NotFound, PreconditionFailed, Problem, RouterError, UnsupportedWrite, ValidationFailed, renaming
 from .protocols import Clock, Storage
-from .wire import SYSTEM_ACCOUNT, Policy, PolicyChanged, PolicyDiff, PolicyRecord, PolicyShare, PolicyVersion
+from .wire import (
+    SYSTEM_ACCOUNT,
+    Policy,
+    PolicyChanged,
+    PolicyDiff,
+    PolicyRecord,
+    PolicyShare,
+    PolicyState,
+    PolicyVersion,
+)
 from .wire.ids import policy_id
 from .wire.problems import did_you_mean, listed, shown
 from .wire.timestamps import timestamp
@@ -132,7 +142,8 @@ class PolicyStore(Closing):
         await console.policies.roll_back("desk")
 
     A name has one owner: the storage, or the file or the code of a Router, which then publishes it. ``by`` is the
-    person who makes a change. Of two changes of a name at the same time, the second raises ``PreconditionFailed``."""
+    person who makes a change. Of two changes of a name at the same time, the second raises ``PreconditionFailed``. So
+    does a change whose ``expect``, the record that it is based on, is not the stored one."""
 
     def __init__(self, storage: Storage, clock: Clock, ids: Ids, catalogue: Catalogue | None) -> None:
         self._storage = storage
@@ -153,6 +164,21 @@ class PolicyStore(Closing):
             raise NotFound(f"there is no policy {describe(name)}; {hint}")
         return records[name]
 
+    async def states(self) -> Sequence[PolicyState]:
+        """The records of all names, by name, with the versions that serve."""
+        records = await self.list()
+        shared = tuple(record.share.content for record in records if record.share is not None)
+        query = wire.PolicyVersions((*shared, *(record.content for record in records if record.content is not None)))
+        versions = {version.content: version for version in await self._checked.read(SYSTEM_ACCOUNT, query)}
+        return [
+            PolicyState(
+                record,
+                versions.get(record.content or "") if record.owner == STORAGE else await self._in_force(record),
+                None if record.share is None else versions.get(record.share.content),
+            )
+            for record in records
+        ]
+
     async def versions(self, name: str) -> Sequence[PolicyVersion]:
         """All published versions of a name, newest first, also those of files and code."""
         return await self._checked.read(SYSTEM_ACCOUNT, wire.PolicyVersions(name=name))
@@ -170,21 +196,24 @@ class PolicyStore(Closing):
             raise NotFound(f"{describe(name)} has neither a draft nor a version in force")
         return version
 
-    async def draft(self, policy: Policy, by: str = "", *, expect: PolicyRecord | None = None) -> PolicyRecord:
-        """Replace the draft of the policy's name. ``expect`` is the record that the draft is based on: if it has
-        changed since, raises ``PreconditionFailed``. Raises ``ValidationFailed``."""
+    async def draft(
+        self, policy: Policy, by: str = "", *, expect: PolicyRecord | Literal["absent"] | None = None
+    ) -> PolicyRecord:
+        """Replace the draft of the policy's name. ``expect`` is the record that the draft is based on, or ``absent``
+        for a new name: if it has changed since, raises ``PreconditionFailed``. Raises ``ValidationFailed``."""
         refuse_keys({"policy": policy})
         policy = replace(check_policy(policy, 0), created_at=None)  # that will be the time of the publication
         terms = publication_terms({"by": by})
         before = expect or next((record for record in await self.list() if record.name == policy.name), None)
+        before = None if before == "absent" else before
         now = self._now()
         record = before or PolicyRecord(name=policy.name, changed_at=now)
         draft = {"draft": policy, "drafted_at": now, "drafted_by": terms["by"]}
         return await self._put(before, replace(record, name=policy.name, **draft), {})
 
-    async def discard(self, name: str) -> PolicyRecord:
+    async def discard(self, name: str, *, expect: PolicyRecord | None = None) -> PolicyRecord:
         """Remove the draft, if there is one. Raises ``NotFound`` and ``PreconditionFailed``."""
-        record = await self.get(name)
+        record = await self._expected(name, expect)
         return await self._put(record, _without_draft(record), {})
 
     async def check(self, name: str) -> Policy:
@@ -202,7 +231,14 @@ class PolicyStore(Closing):
         return publication.compare(version, draft)
 
     async def publish(
-        self, name: str, *, by: str = "", note: str = "", share: float | None = None, share_by: str | None = None
+        self,
+        name: str,
+        *,
+        by: str = "",
+        note: str = "",
+        share: float | None = None,
+        share_by: str | None = None,
+        expect: PolicyRecord | None = None,
     ) -> PolicyVersion:
         """Put the draft in force, and return its version. With ``share=0.1`` it serves a tenth of the traffic beside
         the version in force: by account, or by the value of ``share_by="metadata.<key>"``. While such a share runs,
@@ -212,7 +248,7 @@ class PolicyStore(Closing):
         The draft is checked as by ``check``, and a share must differ from the version in force. Raises
         ``ValidationFailed``, also for a name that a file or code owns, ``NotFound`` and ``PreconditionFailed``."""
         terms = publication_terms({"by": by, "note": note, "share": share, "share_by": share_by})
-        record = _own(await self.get(name))
+        record = _own(await self._expected(name, expect))
         versions = await self._versions(name)
         at = self._now()
         running = record.share
@@ -243,23 +279,25 @@ class PolicyStore(Closing):
         await self._put(record, after, versions, *writes)
         return version
 
-    async def roll_back(self, name: str, *, to: str | None = None, by: str = "") -> PolicyVersion:
+    async def roll_back(
+        self, name: str, *, to: str | None = None, by: str = "", expect: PolicyRecord | None = None
+    ) -> PolicyVersion:
         """End a running share; without one, return to the version in force before, or to the one with the label ``to``.
         Returns the version now in force. Takes back ``retire``, too. Raises ``ValidationFailed``, ``NotFound`` and
         ``PreconditionFailed``."""
         terms = publication_terms({"by": by})
-        record = _own(await self.get(name))
+        record = _own(await self._expected(name, expect))
         versions = await self._versions(name)
         content = None if to is None else _labelled(to, versions.values()).content
         after = publication.roll_back(record, content, self._now(), terms["by"])
         await self._put(record, after, versions)
         return versions[after.content or ""]
 
-    async def retire(self, name: str, by: str = "") -> PolicyRecord:
+    async def retire(self, name: str, by: str = "", *, expect: PolicyRecord | None = None) -> PolicyRecord:
         """Take a policy out of force, and free its name, whoever owns it. A Router whose file or code still has the
         name claims it again when it starts. Raises ``NotFound`` and ``PreconditionFailed``."""
         terms = publication_terms({"by": by})
-        record = await self.get(name)
+        record = await self._expected(name, expect)
         after = publication.put_in_force(replace(record, owner=STORAGE), None, None, self._now(), terms["by"])
         return await self._put(record, after, await self._versions(name))
 
@@ -287,6 +325,13 @@ class PolicyStore(Closing):
 
     def _now(self) -> str:
         return timestamp(self._clock.time())
+
+    async def _expected(self, name: str, expect: PolicyRecord | None) -> PolicyRecord:
+        """The record of a name. Raises ``NotFound``, and ``PreconditionFailed`` if it is not as expected."""
+        record = await self.get(name)
+        if expect not in (None, record):
+            raise PreconditionFailed(f"{name} has changed since it was read")
+        return record
 
     async def _versions(self, name: str) -> dict[str, PolicyVersion]:
         return {version.content: version for version in await self.versions(name)}
@@ -390,6 +435,7 @@ class BlockingPolicyStore(Twin[PolicyStore]):
     """``console.blocking.policies``: the methods of ``PolicyStore`` as plain functions."""
 
     list = plain(PolicyStore.list)
+    states = plain(PolicyStore.states)
     get = plain(PolicyStore.get)
     find = plain(PolicyStore.find)
     check_names = plain(PolicyStore.check_names)

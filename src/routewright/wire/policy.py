@@ -262,6 +262,16 @@ class PolicyRecord(Struct, frozen=True, kw_only=True):
     """Reason of the last publication."""
 
 
+class PolicyState(Struct, frozen=True):
+    """A record with the versions that serve."""
+
+    record: PolicyRecord
+    version: PolicyVersion | None
+    """The version in force. For a name that a file or code owns, its newest."""
+    shared: PolicyVersion | None
+    """The version of ``record.share``."""
+
+
 class PutPolicyRecord(Struct, frozen=True, tag=True):
     """Create or replace the record of a policy name. Applied under ``SYSTEM_ACCOUNT``."""
 

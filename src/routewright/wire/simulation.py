@@ -74,6 +74,7 @@ class SimulationExample(Struct, frozen=True):
     before: str
     """``explain`` of the decision, or the refusal."""
     after: str
+    account: str
 
 
 class Simulated(Struct, frozen=True, kw_only=True):

@@ -183,7 +183,7 @@ class Simulation:
                 before = None
                 after = after if self._hits_call else Outcome(None)
             elif before != after.model:
-                self._note(request, after)
+                self._note(account, request, after)
             kind = before, after.model, record.hit
             figures = own.figures.get(kind)
             if figures is None:
@@ -334,7 +334,7 @@ class Simulation:
             key = str(self.cells[place].before), day
             self.lengths[key] = self.lengths.get(key, 0.0) + sums[place]
 
-    def _note(self, request: _Request, after: Outcome) -> None:
+    def _note(self, account: str, request: _Request, after: Outcome) -> None:
         """Count a change, and keep the first few different ones as examples."""
         record = request.record
         inputs = request.inputs
@@ -349,7 +349,7 @@ class Simulation:
         if len(self.examples) < _EXAMPLES and self.reroutes[before, after.model] == 1:
             old_text = describe(inputs, request.moment.before)
             text = INVALID if request.own.template is None else describe(request.changed, request.after)
-            self.examples.append(wire.SimulationExample(record.id, before, after.model, old_text, text))
+            self.examples.append(wire.SimulationExample(record.id, before, after.model, old_text, text, account))
 
 
 def _scored(own: _Class, template: wire.DecisionInput, board: Board) -> RequestClass | None:
