@@ -72,11 +72,26 @@ def test_a_draft_serves_nobody_until_it_is_published(capsys: Capture) -> None:
     assert (desk["version"], desk["drafted_at"], desk["changed_by"]) == ("desk@2026-11-22", None, "grace")
 
 
-def test_a_draft_says_whose_draft_it_replaces(capsys: Capture) -> None:
+def test_the_draft_of_somebody_else_is_replaced_only_if_it_is_the_expected_one(capsys: Capture) -> None:
     shown(capsys, "draft", "cheap.toml", "desk", "--by", "bob")
-    assert "replaces" not in shown(capsys, "draft", "good.toml", "desk", "--by", "bob")
-    lines = shown(capsys, "draft", "cheap.toml").splitlines()
-    assert lines[1:] == ["desk: replaces the draft of bob, 2026-11-22T12:00:00.000Z"]
+    shown(capsys, "draft", "good.toml", "desk", "--by", "bob")  # one's own is free
+    refusal = shown(capsys, "draft", "cheap.toml", code=2)
+    at = "2026-11-22T12:00:00.000Z"
+    assert f"--expect: this would replace the draft of bob, {at}; merge what" in refusal
+    assert f"then pass --expect {at}" in refusal
+    assert [record["name"] for record in body(capsys, "ls")["policies"]] == ["desk"], "all of a file or none"
+    assert body(capsys, "show", "desk")["policy"]["goal"] == "quality"
+    assert "desk" in shown(capsys, "draft", "cheap.toml", "desk", "--expect", body(capsys, "show", "desk")["drafted_at"])
+    assert body(capsys, "show", "desk")["drafted_by"] == "ada"
+
+
+def test_a_draft_based_on_an_older_version_is_refused(capsys: Capture) -> None:
+    publish(capsys)
+    label = body(capsys, "show", "desk")["version"]
+    refusal = shown(capsys, "draft", "cheap.toml", "desk", "--expect", "desk@2026-11-01", code=2)
+    assert f"--expect: this would replace {label}; " in refusal
+    shown(capsys, "draft", "cheap.toml", "desk", "--expect", label)
+    assert "there is no policy" in shown(capsys, "draft", "cheap.toml", "nightly", "--expect", label, code=2)
 
 
 def test_the_draft_of_a_name_that_a_file_owns_is_compared_with_the_files_version(capsys: Capture) -> None:
@@ -201,7 +216,7 @@ def test_whoever_has_no_user_name_signs_with_none(capsys: Capture, monkeypatch: 
 
     monkeypatch.setattr("routewright.cli.policies.getuser", nobody)
     assert body(capsys, "draft", "cheap.toml", "desk")["policies"][0]["drafted_by"] == ""
-    assert body(capsys, "draft", "cheap.toml", "desk", "--by", "ci")["policies"][0]["drafted_by"] == "ci"
+    assert body(capsys, "draft", "cheap.toml", "nightly", "--by", "ci")["policies"][0]["drafted_by"] == "ci"
 
 
 def test_an_empty_store_says_how_to_begin(capsys: Capture) -> None:

@@ -75,18 +75,23 @@ class Simulator:
             is_used = [bool(await self._storage.scan(name, own, after=None, limit=1)) for name in self._accounts]
             bare = own if any(is_used) else self._select(*self._terms, Term("policy_id", "=", ""))
         simulation = await self._run(bare, lambda snapshots: Simulation(snapshots, snapshot, yardstick=self._yardstick))
-        calibration = _calibrate(simulation)
-        shared = self._shared(simulation, calibration)
-        daily = _daily(simulation, calibration) if shared["problem"] is None else {}
-        return wire.SimulationReport(
-            policy=policy.name,
-            version=draft.label,
-            blocked=_blocked(await self._read_usage({account for account, _ in daily}), daily),
-            costlier=_costlier(daily),
-            examples=simulation.examples,
-            unknown_spent=simulation.unknown_spent,
-            **shared,
-        )
+        usage = await self._read_usage({account for account, _ in simulation.accounts})
+
+        def report() -> wire.SimulationReport:
+            calibration = _calibrate(simulation)
+            shared = self._shared(simulation, calibration)
+            daily = _daily(simulation, calibration) if shared["problem"] is None else {}
+            return wire.SimulationReport(
+                policy=policy.name,
+                version=draft.label,
+                blocked=_blocked(usage, daily),
+                costlier=_costlier(daily),
+                examples=simulation.examples,
+                unknown_spent=simulation.unknown_spent,
+                **shared,
+            )
+
+        return await in_thread(self._clock, report)
 
     async def what_if(
         self, without: Collection[str], only: Collection[str], prices: Sequence[wire.Model], cache: bool
@@ -109,7 +114,8 @@ class Simulator:
             selection,
             lambda snapshots: Simulation(snapshots, None, transform, hits_call=not cache, yardstick=self._yardstick),
         )
-        return wire.WhatIfReport(hits=simulation.hits, **self._shared(simulation, _calibrate(simulation)))
+        shared = await in_thread(self._clock, self._shared, simulation, _calibrate(simulation))
+        return wire.WhatIfReport(hits=simulation.hits, **shared)
 
     def _select(self, *terms: Term) -> wire.Decisions:
         kind = Term("kind", "=", "route")

@@ -60,23 +60,31 @@ async def _show(args: Namespace, screen: Screen, console: Console) -> None:
     "policies draft",
     arg("policy_file FILE", "file of policies, TOML or JSON"),
     arg("name NAME", "only this policy of the file", nargs="?"),
+    arg("--expect BASE", "refuse unless this is replaced: the time of a draft, or the version in force"),
     _BY,
     store=new_store,
 )
 async def _draft(args: Namespace, screen: Screen, console: Console) -> None:
     """Save the policies of a file as drafts.
 
-    A draft serves nobody until it is published. It replaces an earlier draft of the name. This also creates the store
-    if there is none."""
+    A draft serves nobody until it is published. It replaces a draft of yours, but one of somebody else only with
+    --expect. This also creates the store if there is none."""
     policies = _read(args.policy_file, args.name)
-    replaced = {record.name: record for record in await console.policies.list() if record.draft is not None}
-    records = [await console.policies.draft(policy, by=_who(args)) for policy in policies]
+    before = {record.name: record for record in await console.policies.list()}
+    for name in (policy.name for policy in policies):
+        base = before.get(name)
+        if args.expect is None and (base is None or base.drafted_at is None or base.drafted_by == _who(args)):
+            continue
+        at = (base and base.drafted_at) or (await console.policies.find(name)).label
+        if at != args.expect:
+            present = f"the draft of {base.drafted_by or 'somebody'}, {at}" if base and base.drafted_at else at
+            hint = f"merge what 'routewright policies show {name}' prints, then pass --expect {at}"
+            raise refused("--expect", f"this would replace {present}", hint)
+    records = [await console.policies.draft(policy, _who(args), expect=before.get(policy.name)) for policy in policies]
     drafts = [pick(record, "name owner drafted_at drafted_by") for record in records]
     names = ", ".join(record.name for record in records)
     screen.report({"policies": drafts}, note=f"drafted: {names}; 'routewright policies diff NAME' shows what changes")
     for record in records:
-        if (before := replaced.get(record.name, record)).drafted_by != record.drafted_by:
-            screen.note(f"{record.name}: replaces the draft of {before.drafted_by or 'somebody'}, {before.drafted_at}")
         if record.owner != "storage":
             screen.note(f"{record.name}: the name is owned by {record.owner}, so this draft cannot be published")
 
