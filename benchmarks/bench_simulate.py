@@ -1,4 +1,5 @@
-"""How many stored decisions a second does a simulation decide again? Once from memory, and once from SQLite."""
+"""How many stored decisions a second does a simulation decide again? Once from memory, and once a million from SQLite,
+with all models of the catalogue, where the health of one changes every 30 requests."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ from typing import Any
 
 import pytest
 from msgspec import msgpack
+from msgspec.structs import replace
 
-from routewright import Console, MemoryStorage, Policy, SqliteStorage
+from routewright import Catalogue, Console, MemoryStorage, Policy, Router, SqliteStorage
 from routewright._core.model_selector import ModelIndex
 from routewright._core.policy import resolve, with_version
 from routewright._core.routing.simulation import Simulation, decide_alone
@@ -22,6 +24,8 @@ from routewright.wire import (
     SYSTEM_ACCOUNT,
     CatalogueSnapshot,
     DecisionRecord,
+    HealthSnapshot,
+    ModelHealth,
     PolicyVersion,
     PutSnapshot,
     PutTrace,
@@ -30,13 +34,14 @@ from routewright.wire import (
 )
 from routewright.wire.timestamps import timestamp
 
-from .doubles import Instant, router_over
+from .doubles import Instant
 from .measure import Effort, Figure
 from .report import Question, Report
 
 DECIDED = Question("decisions simulated, in memory", "50,000")
 DECODED = Question("stored decisions decoded")
 STORED = Question("decisions simulated from SQLite", "33,333")
+STORED_CPU = Question("the same by processor time", "33,333")
 
 DRAFT = Policy(name="draft", goal="quality")
 
@@ -46,12 +51,12 @@ def count(effort: Effort) -> int:
     return 20_000 if effort.runs > 1 else 500
 
 
-async def recorded(count: int) -> tuple[list[Any], dict[str, Snapshot]]:
+async def recorded(count: int, catalogue: Catalogue) -> tuple[list[Any], dict[str, Snapshot]]:
     """Calls of a Router with prompts of many sizes, and the snapshots that they name."""
     chance = Random(1)
     storage = MemoryStorage(newest=count)
     snapshots: dict[str, Snapshot] = {}
-    async with router_over(Instant(), storage) as router:
+    async with Router(providers=[Instant()], catalogue=catalogue, storage=storage) as router:
         answers = [await router.route("word " * chance.randrange(10, 600)) for _ in range(count)]
         await router.flush()
         calls: list[Any] = [answer._call for answer in answers]
@@ -77,7 +82,7 @@ def rate(done: int, started: float) -> Figure:
 class TestSimulate:
     def test_floor(self, loop: asyncio.Runner, report: Report, count: int) -> None:
         """The decision alone, of every request by itself."""
-        calls, snapshots = loop.run(recorded(count))
+        calls, snapshots = loop.run(recorded(count, Catalogue(())))
         simulation = simulation_over(snapshots)
         records = records_of([msgpack.encode(call.line) for call in calls])
         simulation.add("default", records[:1])
@@ -89,7 +94,7 @@ class TestSimulate:
         report.add(DECIDED, "floor", rate(count, started))
 
     def test_memory(self, loop: asyncio.Runner, report: Report, count: int) -> None:
-        calls, snapshots = loop.run(recorded(count))
+        calls, snapshots = loop.run(recorded(count, Catalogue(())))
         bodies = [msgpack.encode(call.line) for call in calls]
         started = time.process_time()
         records = records_of(bodies)
@@ -101,12 +106,15 @@ class TestSimulate:
         assert simulation.requests == count
 
     def test_sqlite(self, loop: asyncio.Runner, report: Report, count: int, tmp_path: Path) -> None:
-        calls, snapshots = loop.run(recorded(min(count, 2_000)))
+        calls, snapshots = loop.run(recorded(min(count, 2_000), Catalogue()))
+        count *= 50
         storage = SqliteStorage(tmp_path / "traces.db")
         loop.run(fill(storage, calls, snapshots, count))
-        started = time.perf_counter()
+        started = time.process_time()
+        began = time.perf_counter()
         result = loop.run(Console(storage).simulate(DRAFT))
-        report.add(STORED, "routewright", Figure("per s", count / (time.perf_counter() - started)))
+        report.add(STORED, "routewright", Figure("per s", count / (time.perf_counter() - began)))
+        report.add(STORED_CPU, "routewright", rate(count, started))
         assert result.requests == count
         loop.run(storage.aclose())
 
@@ -115,11 +123,20 @@ async def fill(storage: SqliteStorage, calls: Sequence[Any], snapshots: dict[str
     """So many traces of the last day, made of fewer calls."""
     await storage.apply(SYSTEM_ACCOUNT, [PutSnapshot(snapshot) for snapshot in snapshots.values()])
     now = time.time()
+    chance = Random(2)
+    catalogue = next(snapshot for snapshot in snapshots.values() if isinstance(snapshot, CatalogueSnapshot))
+    ids = [model.id for model in catalogue.models if model.availability.status == "available"]
+    health = HealthSnapshot("", {})
     batch: list[PutTrace] = []
     for number in range(count):
+        if number % 30 == 0:
+            learned = ModelHealth(stability=chance.randrange(880, 990), ttft_ms=chance.randrange(200, 900))
+            health = HealthSnapshot(f"hea_{number:032}", {**health.models, chance.choice(ids): learned})
+            await storage.apply(SYSTEM_ACCOUNT, [PutSnapshot(health)])
         call = copy(calls[number % len(calls)])
         call.id = f"tr_{number:026}"
         call.created_text = timestamp(now - 80_000 + 79_000 * number / count)
+        call.own_input = replace(call.decision_input, health=health.id)
         batch.append(PutTrace(call))
         if len(batch) == 256 or number == count - 1:
             await storage.apply("default", batch)
