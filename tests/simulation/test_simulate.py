@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from functools import partial
@@ -15,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from routewright import Catalogue, Console, MemoryStorage, Policy, Pricing, Router, SqliteStorage
+from routewright._setup import simulate
 from routewright.errors import NotFound, ValidationFailed
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.testing.provider import Line, Pause
@@ -71,6 +73,29 @@ async def test_a_request_counts_as_soon_as_it_is_answered(tmp_path: Path) -> Non
             await router.route("Hello")
             counts.append((await Console(storage).what_if()).requests)
     assert counts == [*range(1, 21)]
+
+
+async def test_reports_are_made_in_a_worker_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of many accounts take long."""
+    names: list[str] = []
+
+    def observe(name: str) -> None:
+        real = getattr(simulate, name)
+        monkeypatch.setattr(
+            simulate, name, lambda *args: (names.append(threading.current_thread().name), real(*args))[1]
+        )
+
+    for name in ("_drifts", "_daily", "_blocked", "_costlier"):
+        observe(name)
+    storage = MemoryStorage()
+    async with Router(providers=[ScriptedProvider(["Hi"] * 40, models=[BIG])], storage=storage) as router:
+        for _ in range(40):
+            await router.route("Hello")
+        console = Console(storage)
+        assert (await console.simulate(LIVE)).problem is None
+        await console.what_if()
+    assert len(names) == 5
+    assert threading.current_thread().name not in names
 
 
 class Slow(Lengths):
