@@ -81,7 +81,9 @@ def test_the_draft_of_somebody_else_is_replaced_only_if_it_is_the_expected_one(c
     assert f"then pass --expect {at}" in refusal
     assert [record["name"] for record in body(capsys, "ls")["policies"]] == ["desk"], "all of a file or none"
     assert body(capsys, "show", "desk")["policy"]["goal"] == "quality"
-    assert "desk" in shown(capsys, "draft", "cheap.toml", "desk", "--expect", body(capsys, "show", "desk")["drafted_at"])
+    assert "desk" in shown(
+        capsys, "draft", "cheap.toml", "desk", "--expect", body(capsys, "show", "desk")["drafted_at"]
+    )
     assert body(capsys, "show", "desk")["drafted_by"] == "ada"
 
 
@@ -184,10 +186,14 @@ def test_a_draft_is_discarded_and_a_policy_retired_after_a_yes(capsys: Capture) 
     assert "has neither a draft nor a version in force" in shown(capsys, "show", "desk", code=2)
 
 
-def test_a_draft_of_the_store_is_checked_as_a_file_is(capsys: Capture) -> None:
+def test_a_draft_of_the_store_is_checked_as_a_file_is(capsys: Capture, caplog: pytest.LogCaptureFixture) -> None:
     shown(capsys, "draft", "cheap.toml")
     (check,) = body(capsys, "check", "desk", "--sandbox")["policies"]
     assert (check["policy"], check["servable"]) == ("desk", True)
+    Path("odd.toml").write_text('[[policies]]\nname = "desk"\nshadow = "nightly"\n')
+    shown(capsys, "draft", "odd.toml")
+    assert "shadow" not in shown(capsys, "check", "desk", "--sandbox"), "it is a draft of the store"
+    assert caplog.messages == []
     Path("odd.toml").write_text('[[policies]]\nname = "desk"\nmodels = ["openai/gpt-4.11"]\n')
     shown(capsys, "draft", "odd.toml")
     assert "did you mean 'openai/gpt-4.1" in shown(capsys, "check", "desk", code=2)

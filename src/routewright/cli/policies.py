@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 from msgspec.structs import fields as fields_of
+from msgspec.structs import replace
 
 from routewright.catalogue import Catalogue
 from routewright.console import Console
@@ -286,13 +287,14 @@ def _check_policies(args: Namespace, screen: Screen) -> int:
         with Console(existing_store(args), catalogue=catalogue).blocking as console:
             source = nullcontext([console.policies.check(args.which)])
     with source as policies:
+        unknown = {policy.shadow or "" for policy in policies} - {"", *(policy.name for policy in policies)}
+        policies = [replace(policy, shadow=None) for policy in policies]  # a note reports unknown ones
         router = (Router.sandbox if args.sandbox else Router)(catalogue=catalogue, policies=policies)
         if all(model.availability.status == "unavailable" for model in router.models()):
             screen.note("no provider is configured: checked against the whole catalogue")
             router = Router.sandbox(catalogue=catalogue, policies=policies)
         router.policies()  # raises ValidationFailed for selectors that match no model
     checks = router.check_policies(request)
-    unknown = {policy.shadow or "" for policy in policies} - {"", *(policy.name for policy in policies)}
     if unknown and named_store(args) is not None:
         with Console(existing_store(args)).blocking as console:
             unknown -= {record.name for record in console.policies.list()}
