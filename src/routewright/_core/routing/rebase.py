@@ -54,9 +54,10 @@ def rebase(
     if rules is not None:
         request = apply_policy(request, rules)
     asks = requirements_of(request)
+    is_own = decision_input.requested is None  # without a policy, all needs and wishes are the request's
     asks = asks._replace(
-        needs=asks.needs | needs & _OF_MESSAGES,
-        wishes=asks.wishes | decision_input.wishes & BITS.CACHE_CONTROL,
+        needs=asks.needs | (needs if is_own else needs & _OF_MESSAGES),
+        wishes=asks.wishes | decision_input.wishes & (BITS.CACHE_CONTROL | (BITS.VERBOSITY if is_own else 0)),
         hour_cache=decision_input.hour_cache,
     )
     before = limits_of(None if old is None else old.policy.budget)
@@ -87,23 +88,13 @@ def _limit(stored: int | None, requested: int | None, before: int | None, after:
 
 
 def _infer(decision_input: wire.DecisionInput) -> wire.Requested:
-    """What a request without a policy probably set itself: what differs from the defaults."""
-    needs = decision_input.needs
+    """What a request without a policy probably set itself, beside its needs: what differs from the defaults."""
     wishes = decision_input.wishes
     bound = decision_input.thinking_tokens
-    brief = needs & BITS.REASONING_SAMPLING and not needs & BITS.TEMPERATURE
-    form = "json_schema" if needs & BITS.JSON_SCHEMA else "json_object"
     params = wire.Params(
-        temperature=0.5 if needs & BITS.TEMPERATURE else None,
-        top_p=(0.5 if brief else 0.99) if needs & BITS.TOP_P else None,
         max_output_tokens=decision_input.max_output_tokens,
-        stop=[""] if needs & BITS.STOP else None,
-        seed=0 if needs & BITS.SEED else None,
-        response_format={"type": form} if needs & BITS.JSON else None,
         reasoning=decision_input.effort if bound is None else wire.ReasoningBudget(bound),
-        parallel_tool_calls=False if needs & BITS.SERIAL_TOOLS else None,
         service_tier="flex" if wishes & BITS.FLEX else "priority" if wishes & BITS.PRIORITY else None,
-        verbosity="low" if wishes & BITS.VERBOSITY else None,
     )
     names = "goal", "strategy", "models", "fallback", "prefer", "budget_nanos", "budget_tokens"
     timeout_ms = decision_input.timeout_ms
