@@ -87,7 +87,7 @@ async def test_the_versions_of_a_share_are_compared(storage: Storage, console: C
     cost = share.differences["cost_usd"]
     assert (cost.significant, cost.verdict) == (True, "lower")
     assert share.differences["latency_ms"].verdict == "no difference above 10 %"
-    verdict = "too few: 0 ratings of a version; it takes at least 30 from 5 callers"
+    verdict = "too few: 0 ratings of a version; it takes at least 30 from 5 callers, more if they differ"
     assert share.differences["feedback"].verdict == verdict
     assert comparison.to_dict()["share"]["differences"]["cost_usd"]["verdict"] == "lower"
 

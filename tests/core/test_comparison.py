@@ -34,6 +34,7 @@ from tests.tables import table
 from .trace_fields import USUAL
 
 METRICS = ("cost_usd", "error_rate", "latency_ms", "p50_ms", "p95_ms", "feedback")
+OF_CALLERS = f"from {LEAST_GROUPS} callers, more if they differ"
 ONE, TWO, THREE = (
     PolicyVersion(f"hash {day}", f"desk@2026-11-{day}", f"2026-11-{day}T12:00:00.000Z") for day in (20, 22, 24)
 )
@@ -242,11 +243,11 @@ def figure(value: float | None, half: float | None = None, count: int = 400) -> 
         ),
         (
             "feedback", figure(0.5, None, 3), figure(0.5, 0.1),
-            f"too few: 3 ratings of a version; it takes at least {LEAST} from {LEAST_GROUPS} callers",
+            f"too few: 3 ratings of a version; it takes at least {LEAST} {OF_CALLERS}",
         ),
         (
             "p95_ms", figure(500.0, 9.0), figure(None),
-            f"too few: 0 requests of a version; it takes at least {LEAST_P95} from {LEAST_GROUPS} callers",
+            f"too few: 0 requests of a version; it takes at least {LEAST_P95} {OF_CALLERS}",
         ),
     ],
 )  # fmt: skip

@@ -81,9 +81,12 @@ async def test_reports_are_made_in_a_worker_thread(monkeypatch: pytest.MonkeyPat
 
     def observe(name: str) -> None:
         real = getattr(simulate, name)
-        monkeypatch.setattr(
-            simulate, name, lambda *args: (names.append(threading.current_thread().name), real(*args))[1]
-        )
+
+        def observed(*args: object) -> object:
+            names.append(threading.current_thread().name)
+            return real(*args)
+
+        monkeypatch.setattr(simulate, name, observed)
 
     for name in ("_drifts", "_daily", "_blocked", "_costlier"):
         observe(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -78,7 +78,7 @@ class Simulator:
         usage = await self._read_usage({account for account, _ in simulation.accounts})
 
         def report() -> wire.SimulationReport:
-            calibration = _calibrate(simulation)
+            calibration = Calibration(zip(simulation.cells, simulation.costs, strict=True))
             shared = self._shared(simulation, calibration)
             daily = _daily(simulation, calibration) if shared["problem"] is None else {}
             return wire.SimulationReport(
@@ -114,7 +114,8 @@ class Simulator:
             selection,
             lambda snapshots: Simulation(snapshots, None, transform, hits_call=not cache, yardstick=self._yardstick),
         )
-        shared = await in_thread(self._clock, self._shared, simulation, _calibrate(simulation))
+        calibration = Calibration(zip(simulation.cells, simulation.costs, strict=True))
+        shared = await in_thread(self._clock, self._shared, simulation, calibration)
         return wire.WhatIfReport(hits=simulation.hits, **shared)
 
     def _select(self, *terms: Term) -> wire.Decisions:
@@ -225,22 +226,14 @@ def _snapshot_ids(records: Iterable[wire.DecisionRecord]) -> set[str]:
 def _transform(without: Collection[str], only: Collection[str], prices: Sequence[wire.Model]) -> Transform:
     priced = {model.id: model for model in prices}
 
-    def transform(models: Sequence[wire.Model]) -> list[wire.Model]:
-        return [
-            replace(
-                model,
-                disabled=model.disabled or model.id in without or bool(only and model.id not in only),
-                pricing_per_1m=priced.get(model.id, model).pricing_per_1m,
-                price_changes=priced.get(model.id, model).price_changes,
-            )
-            for model in models
-        ]
+    def transform(models: Sequence[wire.Model]) -> Iterator[wire.Model]:
+        for model in models:
+            is_left_out = model.id in without or bool(only and model.id not in only)
+            source = priced.get(model.id, model)
+            offer = {"pricing_per_1m": source.pricing_per_1m, "price_changes": source.price_changes}
+            yield replace(model, disabled=model.disabled or is_left_out, **offer)
 
     return transform
-
-
-def _calibrate(simulation: Simulation) -> Calibration:
-    return Calibration(zip(simulation.cells, simulation.costs, strict=True))
 
 
 def _named(figure: str, unit: str, figures: Figures | None) -> dict[str, wire.Estimate | None]:

@@ -235,9 +235,8 @@ def _read(path: str, name: str | None) -> list[Policy]:
     policies = read_policies(path)
     names = [policy.name for policy in policies]
     if name is not None and name not in names:
-        raise refused(
-            "NAME", f"{quoted(name)} is not in {path}", did_you_mean(name, names) or f"it has {in_quotes(names)}"
-        )
+        hint = did_you_mean(name, names) or f"it has {in_quotes(names)}"
+        raise refused("NAME", f"{quoted(name)} is not in {path}", hint)
     return [policy for policy in policies if name in (None, policy.name)]
 
 

@@ -117,7 +117,8 @@ def difference(name: str, base: Figure, shared: Figure) -> Difference:
     count = min(base.count, shared.count)
     few = f"too few: {count} {'ratings' if name == 'feedback' else 'requests'} of a version;"
     if base.interval is None or shared.interval is None:
-        verdict = f"{few} it takes at least {LEAST_P95 if name == 'p95_ms' else LEAST} from {LEAST_GROUPS} callers"
+        least = LEAST_P95 if name == "p95_ms" else LEAST
+        verdict = f"{few} it takes at least {least} from {LEAST_GROUPS} callers, more if they differ"
         return Difference(change=Figure(new - old if count else None, None, count), significant=False, verdict=verdict)
     low = new - old - hypot(new - shared.interval[0], base.interval[1] - old)
     high = new - old + hypot(shared.interval[1] - new, old - base.interval[0])
