@@ -79,6 +79,7 @@ from routewright.wire import (
     Incident,
     Key,
     KeyStanding,
+    LatencyDay,
     LatencyReport,
     LatencyRow,
     LedgerRow,
@@ -206,9 +207,9 @@ FURTHER_NAMES = {
     "routewright.webhook": "StandardWebhookSigner",
     "routewright.wire": (
         "Account AccountStanding Allow Bill Block CacheOpts CacheReport Content Credit FallbackReport Incident Key "
-        "KeyStanding LatencyReport LedgerRow LedgerSum NewKey Page PolicyComparison PolicyDiff PolicyDifference "
-        "PolicyFallback PolicyGuardrail PolicyRecord PolicyShare PolicyState PolicyVersion PolicyWeights PriceChange "
-        "PriceTier Purse Redact Redaction ToolDelta TraceItem UsageReport WeightShift"
+        "KeyStanding LatencyDay LatencyReport LedgerRow LedgerSum NewKey Page PolicyComparison PolicyDiff "
+        "PolicyDifference PolicyFallback PolicyGuardrail PolicyRecord PolicyShare PolicyState PolicyVersion "
+        "PolicyWeights PriceChange PriceTier Purse Redact Redaction ToolDelta TraceItem UsageReport WeightShift"
     ),
     "routewright.wire.account": "Secret",
 }
@@ -238,6 +239,7 @@ REPORTS: tuple[type[Struct], ...] = (
     FallbackCandidate,
     LatencyReport,
     LatencyRow,
+    LatencyDay,
     PolicyComparison,
     VersionFigures,
     Figure,

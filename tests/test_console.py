@@ -33,6 +33,7 @@ from routewright.errors import AuthenticationFailed, InternalError, NotFound, St
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
 from routewright.wire import SYSTEM_ACCOUNT, Account, Events, LedgerRow, LedgerRows
+from routewright.wire.timestamps import timestamp
 from tests.contracts.storage.samples import make_row, make_trace
 
 from .billing import book, hold
@@ -340,6 +341,20 @@ async def test_total_credit_has_a_limit(sign: int, console: Console) -> None:
     )
     assert not (await console.credit("acme", sign * 1_000_000_000, id="invoice 9")).created
     assert (await console.credit("acme", sign * -1)).balance_usd == sign * (9e9 - 1)
+
+
+async def test_the_nearest_limits_are_those_used_most(console: Console, storage: Storage) -> None:
+    for name, limit_usd, spent_usd in (("half", 10, 5), ("full", 4, 5), ("idle", 1, 0), ("free", None, 3)):
+        await console.create_account(name, plan="pro", monthly_limit_usd=limit_usd)
+        row = make_row(f"of {name}", charge=spent_usd * 10**9, at=timestamp(console._clock.time()))
+        await book(storage, name, row)
+    await console.create_account("poor", plan="pro", prepaid=True)
+    entries = await console.nearest_limits()
+    assert [(entry.account, entry.purse.level) for entry in entries] == [
+        ("poor", "account"), ("full", "month"), ("half", "month"), ("idle", "month"),
+    ]  # fmt: skip
+    assert entries[1].purse.percent == 125
+    assert await console.nearest_limits(1) == entries[:1]
 
 
 async def test_the_standing_has_charges_reservations_and_balance(console: Console, storage: Storage) -> None:

@@ -6,6 +6,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from datetime import UTC, date, datetime, timedelta, timezone
+from inspect import isawaitable
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -706,6 +707,69 @@ async def test_usage_by_account_names_a_hundred_and_sums_up_the_others(clock: Fa
     assert [row.requests for row in report.data] == [2] * 100 + [3]
     assert (report.data[-1].group, report.data[-1].rest) == ("other", True)
     assert report.totals.requests == 203
+
+
+async def test_reports_cover_all_accounts_together(storage: Storage, store: TraceStore) -> None:
+    traces = chance_traces()
+    owners = ("acme", "bmw", "default")
+    for name in owners[:2]:
+        await storage.apply(name, [PutAccount(make_account(name=name))])
+    for number, trace in enumerate(traces):
+        await store.record(replace(trace, account=owners[number % 3]))
+    alone = MemoryStorage(clock=store._clock)
+    one = TraceStore(alone, rollup_keys=["team"], clock=store._clock)
+    await fill(one, traces)
+    days: Any = {"start_date": "2026-11-01", "end_date": "2026-11-30", "environment": "all"}
+    for group_by in ("model", "tenant", "metadata.team"):
+        report = await store.usage(**days, group_by=group_by, bucket="month", all_accounts=True)
+        expected = await one.usage(**days, group_by=group_by, bucket="month")
+        assert report == replace(expected, data=report.data)
+        assert sorted(report.data, key=str) == sorted(expected.data, key=str)
+    assert await store.cache_report(**days, all_accounts=True) == await one.cache_report(**days)
+    assert await store.fallback_report(**days, all_accounts=True) == await one.fallback_report(**days)
+    assert await store.latency_report(**days, all_accounts=True) == await one.latency_report(**days)
+    assert await store.latency_by_day(**days, all_accounts=True) == await one.latency_by_day(**days)
+    for refused in (store.cache_report(account="acme", all_accounts=True), store.as_account("acme").usage_groups):
+        with pytest.raises(ValidationFailed, match="all_accounts: is true for one account; leave out one of them"):
+            await (refused if isawaitable(refused) else refused(all_accounts=True))
+    with pytest.raises(ValidationFailed, match="all_accounts: is 'x'"):
+        await store.usage(all_accounts="x")  # type: ignore[arg-type]
+
+
+async def test_groups_of_all_accounts_beyond_a_hundred_are_one_row(storage: Storage, store: TraceStore) -> None:
+    await storage.apply("acme", [PutAccount(make_account(name="acme"))])
+    for number in range(130):
+        owner = "acme" if number % 2 else "default"
+        await store.record(make_trace(number, account=owner, metadata={"team": f"t{number:03}"}))
+    days = "2026-11-01", "2026-11-30"
+    report = await store.usage(*days, group_by="metadata.team", bucket="month", all_accounts=True)
+    assert len(report.data) == 101
+    assert (report.data[-1].rest, report.data[-1].requests) == (True, 30)
+    assert report.totals.requests == 130
+
+
+async def test_a_store_says_what_usage_can_be_grouped_by(storage: Storage, store: TraceStore) -> None:
+    common = ["model", "tenant", "workflow", "policy_version", "shadow"]
+    await storage.apply("acme", [PutAccount(make_account(name="acme"))])
+    other = TraceStore(storage, rollup_keys=["region"], clock=store._clock)
+    await other.record(make_trace(1, account="acme", metadata={"region": "eu"}))
+    assert await store.usage_groups() == [*common, "account", "metadata.team"]
+    assert await store.usage_groups(all_accounts=True) == [*common, "account", "metadata.region", "metadata.team"]
+    assert await store.usage_groups(account="acme") == [*common, "metadata.region", "metadata.team"]
+
+
+async def test_latency_by_day_has_all_models_together_and_each_by_itself(store: TraceStore) -> None:
+    for number, day, duration_ms in ((1, 20, 100.0), (2, 20, 300.0), (3, 22, 50.0)):
+        trace = make_trace(number, created_at=f"2026-11-{day}T12:00:00.000Z", duration_ms=duration_ms)
+        await store.record(replace(trace, selected_model=f"acme/m{number}"))
+    rows = await store.latency_by_day("2026-11-19", "2026-11-22")
+    assert [(row.day, row.model, row.count) for row in rows] == [
+        ("2026-11-20", None, 2), ("2026-11-20", "acme/m1", 1), ("2026-11-20", "acme/m2", 1),
+        ("2026-11-22", None, 1), ("2026-11-22", "acme/m3", 1),
+    ]  # fmt: skip
+    assert [rows[0].p50_ms, rows[0].p95_ms, rows[2].p99_ms] == pytest.approx([100, 300, 300], rel=0.01)
+    with pytest.raises(ValidationFailed, match="over 32 days"):
+        await store.latency_by_day("2026-10-22", "2026-11-22")
 
 
 async def test_the_rows_of_a_report_add_up_to_its_totals_while_others_write(storage: Storage, clock: FakeClock) -> None:

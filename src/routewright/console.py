@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
+from math import inf
 from random import SystemRandom
 from typing import Literal, get_args
 
@@ -221,6 +222,18 @@ class Console(Closing):
             terms, _balance(standing.purses), own["month"], tuple(keys), own.get("day"), own.get("week"),
             limited_tags,
         )  # fmt: skip
+
+    async def nearest_limits(self, count: int = 10) -> list[wire.AccountPurse]:
+        """The balances and limits of accounts that are used most, by the share that is spent or reserved. Those of keys
+        and tags are left out. Reads every account with limits."""
+        names = [account.name for account in await self.accounts() if account.has_limited_money]
+        purses = [
+            wire.AccountPurse(name, purse)
+            for name in names
+            for purse in (await self._read_standing(name)).purses
+            if purse.limit_nanos is not None
+        ]
+        return sorted(purses, key=_by_share)[:count]
 
     async def create_key(
         self,
@@ -693,6 +706,7 @@ class BlockingConsole(Twin[Console]):
     accounts = plain(Console.accounts)
     credit = plain(Console.credit)
     standing = plain(Console.standing)
+    nearest_limits = plain(Console.nearest_limits)
     create_key = plain(Console.create_key)
     keys = plain(Console.keys)
     key = plain(Console.key)
@@ -717,6 +731,13 @@ class BlockingConsole(Twin[Console]):
     simulate = plain(Console.simulate)
     what_if = plain(Console.what_if)
     compare = plain(Console.compare)
+
+
+def _by_share(entry: wire.AccountPurse) -> tuple[float, str]:
+    """The order of limits: the fullest first."""
+    purse = entry.purse
+    used_nanos = purse.spent_nanos + purse.reserved_nanos
+    return -used_nanos / purse.limit_nanos if purse.limit_nanos else -inf, entry.account
 
 
 def _check_key_owner(account: object) -> None:

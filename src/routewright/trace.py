@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from copy import copy
 from datetime import date, datetime
 from functools import cached_property
+from itertools import chain
 from typing import Any, Literal, Self, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
-from msgspec.structs import replace
 
 from . import wire
 from ._core.analytics import report
@@ -253,6 +253,7 @@ class TraceStore(OfAccount):
         group_by: str = "model",
         bucket: wire.Bucket = "day",
         account: str | UnsetType = UNSET,
+        all_accounts: bool = False,
         environment: ReportEnvironment | None = None,
     ) -> wire.UsageReport:
         """Requests, errors, money and tokens by time and group (spec 4.6).
@@ -260,29 +261,31 @@ class TraceStore(OfAccount):
         Dates are UTC and inclusive; the default is the last seven days. ``environment`` None is ``production``, or for
         a sandbox Router's store ``sandbox``. ``group_by``: ``model``, ``policy_version``, ``shadow`` (``same``, or what
         the shadow of a policy would change: ``openai/x -> anthropic/y``), ``tenant`` or ``workflow`` (metadata keys),
-        ``metadata.<key>`` for one of ``rollup_keys``, or ``account``: all accounts that were created, and ``default``,
-        unless the store is a view of one account, or ``account`` names one. Raises ``ValidationFailed``."""
+        ``metadata.<key>`` for one of ``rollup_keys``, or ``account``.
+
+        ``all_accounts=True`` covers all accounts that were created, and ``default``, as ``group_by="account"`` always
+        does. Neither is possible with ``account``, or in a view of one account. Raises ``ValidationFailed``."""
         first, last = report.days_of(start_date, end_date, self._clock.time())
         report.check_bucket(bucket, first, last)
-        of_all = account is UNSET and self._account is None
-        if group_by not in GROUPS and not (of_all and group_by == report.ACCOUNT):
-            keys = {*self._rollup_keys, *await self._read(account, wire.RollupKeys())}
-            report.check_group(group_by, keys, of_all=of_all)
+        if group_by not in GROUPS:
+            report.check_group(group_by, await self.usage_groups(account=account, all_accounts=all_accounts))
+        by_account = group_by == report.ACCOUNT
         query = wire.UsageCounts(
             first=first,
             last=last,
             environment=self._reported(environment),
-            group_by=group_by,
+            group_by="model" if by_account else group_by,
             hourly=bucket == "hour",
-            groups=report.GROUP_LIMIT,
+            groups=0 if by_account else report.GROUP_LIMIT,
         )
-        if group_by == report.ACCOUNT:
-            names = await read_accounts(self._checked)
-            query = replace(query, group_by="model", groups=0)
-            counts = report.usage_of_accounts({name: await self._read(name, query) for name in names})
-        else:
-            counts = await self._read(account, query)
-        return report.usage_report(counts, first, last, bucket, group_by)
+        uses = await self._read(account, all_accounts or by_account, query)
+        return report.usage_report(report.merge_usage(uses, by_account=by_account), first, last, bucket, group_by)
+
+    async def usage_groups(self, *, account: str | UnsetType = UNSET, all_accounts: bool = False) -> list[str]:
+        """What ``usage`` can group by."""
+        keys = await self._read(account, all_accounts, wire.RollupKeys())
+        of_all = account is UNSET and self._account is None
+        return report.groups_of({*self._rollup_keys, *chain(*keys.values())}, of_all=of_all)
 
     async def cache_report(
         self,
@@ -290,12 +293,13 @@ class TraceStore(OfAccount):
         end_date: str | date | None = None,
         *,
         account: str | UnsetType = UNSET,
+        all_accounts: bool = False,
         environment: ReportEnvironment | None = None,
     ) -> wire.CacheReport:
         """Hits, misses and dollars saved (spec 4.7). Dates and environment as in ``usage``."""
         first, last = report.days_of(start_date, end_date, self._clock.time())
         query = wire.CacheCounts(first=first, last=last, environment=self._reported(environment))
-        return report.cache_report(await self._read(account, query), first, last)
+        return report.cache_report(await self._counts(account, all_accounts, query), first, last)
 
     async def fallback_report(
         self,
@@ -303,13 +307,14 @@ class TraceStore(OfAccount):
         end_date: str | date | None = None,
         *,
         account: str | UnsetType = UNSET,
+        all_accounts: bool = False,
         environment: ReportEnvironment | None = None,
     ) -> wire.FallbackReport:
         """How often fallbacks served and why, and how attempts ended by model (spec 4.7). Dates and environment as in
         ``usage``."""
         first, last = report.days_of(start_date, end_date, self._clock.time())
         query = wire.FallbackCounts(first=first, last=last, environment=self._reported(environment))
-        return report.fallback_report(await self._read(account, query), first, last)
+        return report.fallback_report(await self._counts(account, all_accounts, query), first, last)
 
     async def latency_report(
         self,
@@ -317,20 +322,51 @@ class TraceStore(OfAccount):
         end_date: str | date | None = None,
         *,
         account: str | UnsetType = UNSET,
+        all_accounts: bool = False,
         environment: ReportEnvironment | None = None,
     ) -> wire.LatencyReport:
         """Latency quantiles by model and strategy, within 1 % (spec 4.7). Dates and environment as in ``usage``."""
         first, last = report.days_of(start_date, end_date, self._clock.time())
         query = wire.LatencyCounts(first=first, last=last, environment=self._reported(environment))
-        return report.latency_report(await self._read(account, query), first, last)
+        return report.latency_report(await self._counts(account, all_accounts, query), first, last)
+
+    async def latency_by_day(
+        self,
+        start_date: str | date | None = None,
+        end_date: str | date | None = None,
+        *,
+        account: str | UnsetType = UNSET,
+        all_accounts: bool = False,
+        environment: ReportEnvironment | None = None,
+    ) -> list[wire.LatencyDay]:
+        """Latency quantiles of at most 31 days, oldest first: of all models, then by model, most requests first. Days
+        without requests are left out. Dates, accounts and environment as in ``usage``."""
+        reported = self._reported(environment)
+        rows = []
+        for day in report.dates_between(*report.days_of(start_date, end_date, self._clock.time())):
+            query = wire.LatencyCounts(first=day, last=day, environment=reported)
+            rows += report.latency_of_day(await self._counts(account, all_accounts, query), day)
+        return rows
 
     async def aclose(self) -> None:
         """Close the storage, unless it is a Router's."""
         if self._worker is None:
             await self._storage.aclose()
 
-    async def _read(self, account: str | UnsetType, query: Any) -> Any:
-        return await self._checked.read(self._of(account), query)
+    async def _read(self, account: str | UnsetType, all_accounts: bool, query: Any) -> dict[str, Any]:
+        """The storage's answers by account."""
+        check_choice("all_accounts", all_accounts, (True, False))
+        if not all_accounts:
+            names: Iterable[str] = [self._of(account)]
+        elif account is UNSET and self._account is None:
+            names = await read_accounts(self._checked)
+        else:
+            raise ValidationFailed.at("all_accounts", "is true for one account", "leave out one of them")
+        return {name: await self._checked.read(name, query) for name in names}
+
+    async def _counts(self, account: str | UnsetType, all_accounts: bool, query: Any) -> list[Any]:
+        """Rows of counts, of all accounts one after the other."""
+        return [*chain(*(await self._read(account, all_accounts, query)).values())]
 
     def _reported(self, environment: ReportEnvironment | None) -> wire.Environment | None:
         """The environment of a report. None: both."""
@@ -362,6 +398,8 @@ class BlockingTraceStore(Twin[TraceStore]):
     feedback = plain(TraceStore.feedback)
     feedback_of = plain(TraceStore.feedback_of)
     usage = plain(TraceStore.usage)
+    usage_groups = plain(TraceStore.usage_groups)
     cache_report = plain(TraceStore.cache_report)
     fallback_report = plain(TraceStore.fallback_report)
     latency_report = plain(TraceStore.latency_report)
+    latency_by_day = plain(TraceStore.latency_by_day)

@@ -4,6 +4,7 @@ arguments of a JSON object. The methods check them, so nothing is checked twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import aclosing
 from functools import partial
 from inspect import isawaitable, signature
 
@@ -12,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from routewright import wire
+from routewright.cache import CacheExplanation, ResponseCache
 from routewright.console import Console
 from routewright.errors import NoCandidates, ValidationFailed
 from routewright.router import Router
@@ -26,6 +28,8 @@ _SHAPES: dict[str, type[Struct]] = {
 }
 """Structs among the arguments, by name."""
 Method = Callable[..., object]
+MOST_TRACES = 500
+"""Traces that the risk of the cache is read from."""
 _STORED_ONLY = {"digest", "secrets"}
 """Fields of keys and endpoints that leave the server with nobody."""
 
@@ -123,15 +127,65 @@ class Past:
         return {"text": str(reasons), "reasons": msgspec.to_builtins(reasons)}
 
 
+class Answers:
+    """The response cache of an account."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    def _of(self, account: str, environment: wire.Environment) -> ResponseCache:
+        return self._router.as_caller(wire.Caller(account, environment)).cache
+
+    async def stats(
+        self, account: str = wire.DEFAULT_ACCOUNT, environment: wire.Environment = "production"
+    ) -> wire.CacheStats:
+        """What it holds, in both environments."""
+        return await self._of(account, environment).stats()
+
+    async def explain(
+        self,
+        request: str | wire.JsonObject,
+        account: str = wire.DEFAULT_ACCOUNT,
+        environment: wire.Environment = "production",
+    ) -> CacheExplanation:
+        """What it would do with a request."""
+        return await self._of(account, environment).explain(request)
+
+    async def risk(
+        self, account: str = wire.DEFAULT_ACCOUNT, environment: wire.Environment = "production"
+    ) -> wire.JsonObject:
+        """How the look-ups in the newest traces keep to their bounds on wrong answers."""
+        count = 0
+        spans: list[wire.CacheSpan] = []
+        async with aclosing(self._router.traces.export(account=account, environment=environment)) as traces:
+            async for trace in traces:
+                count += 1
+                spans += [span for span in trace.spans if isinstance(span, wire.CacheSpan)]
+                if count == MOST_TRACES:
+                    break
+        risks = [span.risk or 0.0 for span in spans if span.hit]
+        return {
+            "traces": count,
+            "lookups": len(spans),
+            "hits": len(risks),
+            "explored": sum(span.explored for span in spans),
+            "max_errors": sorted({span.max_error for span in spans if span.max_error is not None}),
+            "wrong_share": sum(risks) / len(spans) if spans else None,
+        }
+
+
 def operations(router: Router, console: Console) -> dict[str, Operation]:
     """The operations by name: those that read, and those that change."""
     traces = router.traces
     past = Past(router)
+    answers = Answers(router)
     reads: dict[str, Method] = {
         "status": router.status,
         "models": router.models,
         "usage": traces.usage,
+        "usage-groups": traces.usage_groups,
         "latency": traces.latency_report,
+        "latency-by-day": traces.latency_by_day,
         "fallback": traces.fallback_report,
         "cache": traces.cache_report,
         "traces": traces.query,
@@ -139,10 +193,12 @@ def operations(router: Router, console: Console) -> dict[str, Operation]:
         "feedback": traces.feedback_of,
         "explain": past.explain,
         "why-not": past.why_not,
-        "cache-stats": router.cache.stats,
-        "cache-explain": router.cache.explain,
+        "cache-stats": answers.stats,
+        "cache-explain": answers.explain,
+        "cache-risk": answers.risk,
         "accounts": console.accounts,
         "standing": console.standing,
+        "nearest-limits": console.nearest_limits,
         "keys": console.keys,
         "incidents": console.incidents,
         "endpoints": console.endpoints,

@@ -113,6 +113,20 @@ class LatencyRow(Struct, frozen=True, kw_only=True):
     p99_ms: float
 
 
+class LatencyDay(Struct, frozen=True, kw_only=True):
+    """Latency of the completed requests of a day, without cache hits."""
+
+    day: str
+    """``YYYY-MM-DD`` (UTC)."""
+    model: str | None
+    """None: all models."""
+    count: int
+    p50_ms: float
+    """Like the others, within 1 % of the exact one."""
+    p95_ms: float
+    p99_ms: float
+
+
 class LatencyReport(Struct, frozen=True, kw_only=True):
     """Latency of the whole request by model and strategy (spec 4.7)."""
 

@@ -103,6 +103,13 @@ class Purse(Struct, frozen=True, gc=False):
         return 100 * self.spent_nanos / self.limit_nanos if self.limit_nanos else None
 
 
+class AccountPurse(Struct, frozen=True):
+    """Money at one level of an account."""
+
+    account: str
+    purse: Purse
+
+
 class Standing(msgspec.Struct, frozen=True):
     """Money of an account and one of its keys."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import get_args
@@ -79,23 +79,35 @@ def check_keys(path: str, keys: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(key for key in keys if key not in TAGS))
 
 
-def check_group(group_by: object, keys: Collection[str], *, of_all: bool = False) -> None:
-    """Raise ``ValidationFailed`` for a group that usage is not counted by. ``keys`` are the counted metadata keys.
-    ``of_all``: it may be grouped by account."""
-    known = [*GROUPS, *([ACCOUNT] if of_all else ()), *(METADATA + key for key in sorted(keys))]
+def groups_of(keys: Collection[str], *, of_all: bool) -> list[str]:
+    """What usage can be grouped by. ``keys`` are the counted metadata keys. ``of_all``: also by account."""
+    return [*GROUPS, *([ACCOUNT] if of_all else ()), *(METADATA + key for key in sorted(keys))]
+
+
+def check_group(group_by: object, known: Sequence[str]) -> None:
+    """Raise ``ValidationFailed`` for a group that usage is not counted by."""
     if group_by not in known:
         hint = f"{one_of(group_by, known)}; Settings(rollup_keys=...) says what else is counted from then on"
         raise ValidationFailed.at("group_by", f"is {shown(group_by)}", hint)
 
 
-def usage_of_accounts(uses: Mapping[str, wire.GroupedUsage]) -> wire.GroupedUsage:
-    """The usage of accounts, by account: that of the ``GROUP_LIMIT`` with the most requests, and the others' sum."""
-    requests = {name: sum(count.requests for count in use.all) for name, use in uses.items()}
-    largest = sorted(requests, key=lambda name: (-requests[name], name))[:GROUP_LIMIT]
-    groups = [
-        replace(count, group=name if name in largest else None) for name, use in uses.items() for count in use.all
-    ]
-    return wire.GroupedUsage(groups, groups, sum((Counter(use.runs) for use in uses.values()), Counter()))
+def merge_usage(uses: Mapping[str, wire.GroupedUsage], *, by_account: bool) -> wire.GroupedUsage:
+    """The usage of accounts as one: of the ``GROUP_LIMIT`` groups with the most requests, and the others' sum.
+    ``by_account``: the accounts are the groups."""
+    if by_account:
+        groups = [replace(count, group=name) for name, use in uses.items() for count in use.all]
+    else:
+        groups = [count for use in uses.values() for count in use.groups]
+    requests: Counter[str] = Counter()
+    for count in groups:
+        if count.group is not None:
+            requests[count.group] += count.requests
+    largest = {*sorted(requests, key=lambda group: (-requests[group], group))[:GROUP_LIMIT]}
+    return wire.GroupedUsage(
+        [count if count.group in largest else replace(count, group=None) for count in groups],
+        [count for use in uses.values() for count in use.all],
+        sum((Counter(use.runs) for use in uses.values()), Counter()),
+    )
 
 
 def usage_report(use: wire.GroupedUsage, first: str, last: str, bucket: wire.Bucket, group_by: str) -> wire.UsageReport:
@@ -127,10 +139,12 @@ def usage_report(use: wire.GroupedUsage, first: str, last: str, bucket: wire.Buc
 
 def cache_report(counts: Sequence[wire.CacheCount], first: str, last: str) -> wire.CacheReport:
     """Hits by age, misses, and dollars saved."""
-    lookups = {count.age: count.lookups for count in counts}
-    misses = lookups.get(MISS, 0)
-    hits = sum(lookups.values()) - misses
-    ages = [wire.TtlBucket(float(age), lookups.get(str(age), 0)) for age in AGES_S]
+    lookups: Counter[str] = Counter()
+    for count in counts:
+        lookups[count.age] += count.lookups
+    misses = lookups[MISS]
+    hits = lookups.total() - misses
+    ages = [wire.TtlBucket(float(age), lookups[str(age)]) for age in AGES_S]
     return wire.CacheReport(
         start_date=first,
         end_date=last,
@@ -138,12 +152,16 @@ def cache_report(counts: Sequence[wire.CacheCount], first: str, last: str) -> wi
         hits=hits,
         misses=misses,
         saved_usd=usd(sum(count.saved_nanos for count in counts)),
-        ttl_distribution=[*ages, wire.TtlBucket(None, lookups.get(OLDER, 0))],
+        ttl_distribution=[*ages, wire.TtlBucket(None, lookups[OLDER])],
     )
 
 
 def fallback_report(counts: Sequence[wire.FallbackCount], first: str, last: str) -> wire.FallbackReport:
     """Fallbacks by reason, and success rates by model."""
+    sums: dict[tuple[str, str], list[int]] = {}
+    for count in counts:
+        add_to(sums, (count.kind, count.name), (count.total, count.counted))
+    counts = [wire.FallbackCount(*names, *totals) for names, totals in sorted(sums.items())]
     kinds = ("request", "reason", "passed", "model")
     of_kind = {kind: [count for count in counts if count.kind == kind] for kind in kinds}
     requests = sum(count.total for count in of_kind["request"])
@@ -166,19 +184,39 @@ def fallback_report(counts: Sequence[wire.FallbackCount], first: str, last: str)
 
 def latency_report(counts: Sequence[wire.LatencyCount], first: str, last: str) -> wire.LatencyReport:
     """Latency quantiles by model and strategy."""
+    merged: defaultdict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+    for count in counts:
+        merged[count.model, count.strategy].update(count.buckets)
     rows = [
-        wire.LatencyRow(
-            model=count.model,
-            strategy=count.strategy,
-            count=sum(count.buckets.values()),
-            p50_ms=quantile(count.buckets, 0.5),
-            p95_ms=quantile(count.buckets, 0.95),
-            p99_ms=quantile(count.buckets, 0.99),
-        )
-        for count in counts
+        wire.LatencyRow(model=model, strategy=strategy, count=buckets.total(), **_quantiles(buckets))
+        for (model, strategy), buckets in merged.items()
     ]
     rows.sort(key=lambda row: (-row.count, row.model, row.strategy))
     return wire.LatencyReport(start_date=first, end_date=last, data=rows)
+
+
+def latency_of_day(counts: Sequence[wire.LatencyCount], day: str) -> list[wire.LatencyDay]:
+    """Latency quantiles of all models together, then by model."""
+    merged: defaultdict[str | None, Counter[int]] = defaultdict(Counter)
+    for count in counts:
+        merged[None].update(count.buckets)
+        merged[count.model].update(count.buckets)
+    rows = [
+        wire.LatencyDay(day=day, model=model, count=buckets.total(), **_quantiles(buckets))
+        for model, buckets in merged.items()
+    ]
+    return sorted(rows, key=lambda row: (row.model is not None, -row.count, row.model))
+
+
+def dates_between(first: str, last: str) -> list[str]:
+    """All days of a report, for reading them one by one. Raises ``ValidationFailed`` if they are too many for that."""
+    check_bucket("hour", first, last)
+    start, end = date.fromisoformat(first), date.fromisoformat(last)
+    return [date.fromordinal(day).isoformat() for day in range(start.toordinal(), end.toordinal() + 1)]
+
+
+def _quantiles(buckets: Mapping[int, int]) -> dict[str, float]:
+    return {f"p{share}_ms": quantile(buckets, share / 100) for share in (50, 95, 99)}
 
 
 def _totals(sums: Sequence[int]) -> wire.UsageTotals:
