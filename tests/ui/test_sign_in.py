@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
 import msgspec
 import pytest
 
@@ -42,8 +43,12 @@ class Browser:
         }
         messages: list[Any] = []
 
+        requests = [{"type": "http.request", "body": b"" if body is None else msgspec.json.encode(body)}]
+
         async def receive() -> Any:
-            return {"type": "http.request", "body": b"" if body is None else msgspec.json.encode(body)}
+            if not requests:
+                await anyio.sleep_forever()
+            return requests.pop()
 
         async def send(message: Any) -> None:
             messages.append(message)

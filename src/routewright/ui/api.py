@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from functools import partial
 from inspect import isawaitable, signature
+from typing import get_args
 
 import anyio.to_thread
 import msgspec
@@ -18,6 +19,7 @@ from routewright.console import Console
 from routewright.errors import NoCandidates, ValidationFailed
 from routewright.router import Router
 from routewright.wire.conversion import convert_value
+from routewright.wire.docstrings import field_docs
 from routewright.wire.money import in_usd
 from routewright.wire.problems import did_you_mean, listed
 
@@ -53,7 +55,7 @@ class Operation(Struct, frozen=True):
                 raise ValidationFailed.at(
                     name, "is unknown", did_you_mean(name, expected) or f"known: {listed([*expected])}"
                 )
-            if name in _SHAPES and value is not None:
+            if name in _SHAPES and value is not None and value != "absent":
                 values[name] = convert_value(value, _SHAPES[name], name)
         for name, parameter in expected.items():
             if parameter.default is parameter.empty and name not in values:
@@ -66,6 +68,8 @@ def shown(value: object) -> object:
     """A result as JSON values: dollars for nano-dollars, and new secrets in clear text, which only this answer has."""
     if isinstance(value, wire.NewKey):
         return {"secret": value.secret.reveal(), "key": shown(value.key)}
+    if isinstance(value, wire.Policy):
+        return msgspec.to_builtins(value)  # what is set, as people write it
     if isinstance(value, wire.NewEndpoint):
         return {"secret": value.secret.reveal(), "endpoint": shown(value.endpoint)}
     hidden = _STORED_ONLY if isinstance(value, wire.Key | wire.Endpoint) else ()
@@ -174,6 +178,27 @@ class Answers:
         }
 
 
+def policy_fields() -> list[wire.JsonObject]:
+    """The fields of a policy and of the objects in it: what they mean, and their choices."""
+    rules = {"weights": wire.PolicyWeights, "fallback": wire.PolicyFallback, "budget": wire.Budget}
+    more = {"cache": wire.CacheOpts, "params": wire.Params, "guardrails[]": wire.PolicyGuardrail}
+    classes = {"classes[]": wire.PolicyClass, "classes[].match": wire.PolicyMatch, "classes[].when": wire.PolicyWhen}
+    return [
+        {
+            "path": f"{path}.{field.encode_name}".lstrip("."),
+            "meaning": field_docs(kind).get(field.name, ""),
+            "choices": _choices(field.type),
+        }
+        for path, kind in {"": wire.Policy, **rules, **more, **classes}.items()
+        for field in msgspec.structs.fields(kind)
+        if path != "classes[]" or field.name not in wire.Policy.__struct_fields__
+    ]
+
+
+def _choices(kind: object) -> list[str]:
+    return [word for part in get_args(kind) for word in ([part] if isinstance(part, str) else _choices(part))]
+
+
 def operations(router: Router, console: Console) -> dict[str, Operation]:
     """The operations by name: those that read, and those that change."""
     traces = router.traces
@@ -204,6 +229,8 @@ def operations(router: Router, console: Console) -> dict[str, Operation]:
         "endpoints": console.endpoints,
         "deliveries": console.deliveries,
         "policies": console.policies.list,
+        "policy-states": console.policies.states,
+        "policy-fields": policy_fields,
         "policy": console.policies.find,
         "policy-versions": console.policies.versions,
         "policy-check": console.policies.check,

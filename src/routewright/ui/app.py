@@ -12,7 +12,7 @@ import mimetypes
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from http.cookies import CookieError, SimpleCookie
 from importlib.resources import files
@@ -25,12 +25,19 @@ from msgspec import Struct
 
 from routewright import wire
 from routewright.console import Console
-from routewright.errors import AuthenticationFailed, MethodNotAllowed, NotFound, PermissionDenied, ValidationFailed
+from routewright.errors import (
+    AuthenticationFailed,
+    MethodNotAllowed,
+    NotFound,
+    PermissionDenied,
+    PreconditionFailed,
+    ValidationFailed,
+)
 from routewright.router import Router
 from routewright.server.bodies import Bodies
 from routewright.server.endpoints import EventFrames
 from routewright.server.errors import envelope, headers_of, to_client_error
-from routewright.server.exchange import JSON, ClientLeft, Exchange, Receive, Scope, Send, serve_other
+from routewright.server.exchange import JSON, ClientLeft, Exchange, Receive, Scope, Send, serve_other, while_connected
 from routewright.server.http_limits import HttpLimits
 from routewright.server.sse import EventStream
 from routewright.wire.json_scan import quoted, tree_of
@@ -120,7 +127,8 @@ class Ui:
             with suppress(ClientLeft):
                 if exchange.status is None:
                     headers = {} if isinstance(failure, AuthenticationFailed) else headers_of(failure)
-                    await exchange.respond(envelope(failure), failure.status, JSON, headers)
+                    status = 412 if isinstance(failure, PreconditionFailed) else failure.status
+                    await exchange.respond(envelope(failure), status, JSON, headers)
 
     async def _serve(self, exchange: Exchange) -> None:
         self._check_host(exchange)
@@ -252,7 +260,8 @@ class Ui:
         if is_trial:
             await self._try(exchange, arguments)
         else:
-            await exchange.json(await self._operations[name](arguments, session.operator.name))
+            run = partial(self._operations[name], arguments, session.operator.name)
+            await exchange.json(await (run() if changes else while_connected(exchange, run)))
 
     async def _try(self, exchange: Exchange, arguments: object) -> None:
         """Answer a request as a stream, live or in the sandbox."""
