@@ -29,6 +29,18 @@ _SHAPES: dict[str, type[Struct]] = {
     "expect": wire.PolicyRecord,
 }
 """Structs among the arguments, by name."""
+_POLICY_PARTS: dict[str, type[Struct]] = {
+    "": wire.Policy,
+    "weights": wire.PolicyWeights,
+    "fallback": wire.PolicyFallback,
+    "budget": wire.Budget,
+    "cache": wire.CacheOpts,
+    "params": wire.Params,
+    "guardrails[]": wire.PolicyGuardrail,
+    "classes[]": wire.PolicyClass,
+    "classes[].match": wire.PolicyMatch,
+    "classes[].when": wire.PolicyWhen,
+}
 Method = Callable[..., object]
 MOST_TRACES = 500
 """Traces that the risk of the cache is read from."""
@@ -180,16 +192,13 @@ class Answers:
 
 def policy_fields() -> list[wire.JsonObject]:
     """The fields of a policy and of the objects in it: what they mean, and their choices."""
-    rules = {"weights": wire.PolicyWeights, "fallback": wire.PolicyFallback, "budget": wire.Budget}
-    more = {"cache": wire.CacheOpts, "params": wire.Params, "guardrails[]": wire.PolicyGuardrail}
-    classes = {"classes[]": wire.PolicyClass, "classes[].match": wire.PolicyMatch, "classes[].when": wire.PolicyWhen}
     return [
         {
             "path": f"{path}.{field.encode_name}".lstrip("."),
             "meaning": field_docs(kind).get(field.name, ""),
             "choices": _choices(field.type),
         }
-        for path, kind in {"": wire.Policy, **rules, **more, **classes}.items()
+        for path, kind in _POLICY_PARTS.items()
         for field in msgspec.structs.fields(kind)
         if path != "classes[]" or field.name not in wire.Policy.__struct_fields__
     ]

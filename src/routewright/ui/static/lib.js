@@ -15,18 +15,23 @@ export const Here = createContext(null);
 
 export function routeOf(hash) {
   const [path, query] = hash.replace(/^#\/?/, "").split("?");
-  const parts = path.split("/").filter(Boolean).map(decodeURIComponent);
+  const parts = path.split("/").filter(Boolean).map(decoded);
   return { view: parts[0] || "overview", parts: parts.slice(1), params: Object.fromEntries(new URLSearchParams(query)) };
+}
+
+function decoded(text) {
+  try { return decodeURIComponent(text); } catch { return text; } // an address that somebody typed
 }
 
 const KEPT = ["account", "environment"]; // parameters that links to other views keep
 
-/** The address of a view; parameters that are empty are left out. */
+/** The address of a view: a path, or a list of its parts. Parameters that are empty are left out. */
 export function to(path, params = {}) {
   const here = routeOf(location.hash).params;
   const all = { ...Object.fromEntries(KEPT.map((name) => [name, here[name]])), ...params };
   const query = new URLSearchParams(Object.entries(all).filter(([, value]) => value !== undefined && value !== ""));
-  return `#/${path.split("/").map(encodeURIComponent).join("/")}${query.size ? `?${query}` : ""}`;
+  const parts = Array.isArray(path) ? path : path.split("/");
+  return `#/${parts.map(encodeURIComponent).join("/")}${query.size ? `?${query}` : ""}`;
 }
 
 export const go = (path, params) => { location.hash = to(path, params); };
@@ -34,7 +39,7 @@ export const go = (path, params) => { location.hash = to(path, params); };
 /** Change parameters of this view's address. `replace`: without a step in the history. */
 export function setParams(changes, { replace = false } = {}) {
   const { view, parts, params } = routeOf(location.hash);
-  const address = to([view, ...parts].join("/"), { ...params, ...changes });
+  const address = to([view, ...parts], { ...params, ...changes });
   if (!replace) location.hash = address;
   else { history.replaceState(null, "", address); dispatchEvent(new HashChangeEvent("hashchange")); }
 }
