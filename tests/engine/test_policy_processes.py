@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from routewright import Console, Policy, SqliteStorage
+from routewright import Console, Policy
 from routewright.protocols import Storage
 from routewright.storage import open_storage
 from routewright.wire import PolicySnapshot, SnapshotById, TraceItem, Traces
@@ -19,10 +19,10 @@ pytestmark = pytest.mark.anyio
 
 WORKER = """
     import time
-    from routewright import Router
+    from routewright import Router, open_storage
 
     async def main():
-        async with Router.sandbox(storage=SqliteStorage(sys.argv[1])) as router:
+        async with Router.sandbox(storage=open_storage(sys.argv[1])) as router:
             version = ""
             while True:
                 answer = await router.route("Hello", policy_id="desk")
@@ -35,13 +35,16 @@ WORKER = """
 """
 
 
-async def test_four_workers_use_a_publication_in_under_five_seconds(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    console = Console(SqliteStorage(path))
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_four_workers_use_a_publication_in_under_five_seconds(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url = url_of(kind, tmp_path, request)
+    console = Console(open_storage(url))
     await console.policies.draft(Policy(name="desk"))
     before = await console.policies.publish("desk")
     with ExitStack() as stack:
-        workers = [stack.enter_context(running(WORKER, path)) for _ in range(4)]
+        workers = [stack.enter_context(running(WORKER, url)) for _ in range(4)]
         assert {worker.heard().split()[1] for worker in workers} == {before.label}
         await console.policies.draft(Policy(name="desk", goal="quality"))
         after = await console.policies.publish("desk")
@@ -107,7 +110,7 @@ async def test_one_published_version_decides_each_request_while_publications_rac
     kind: str, tmp_path: Path, request: pytest.FixtureRequest, full: bool
 ) -> None:
     processes, rounds = (8, 100) if full else (2, 20)
-    url = f"sqlite:///{tmp_path}/store.db" if kind == "sqlite" else request.getfixturevalue("postgres")
+    url = url_of(kind, tmp_path, request)
     storage = open_storage(url)
     console = Console(storage)
     await console.policies.draft(Policy(name="desk", models=["openai/gpt-5.4"]))
@@ -137,6 +140,10 @@ async def test_one_published_version_decides_each_request_while_publications_rac
     assert len({trace.policy_version for trace in traces}) > 1
     assert any(trace.decision_input.assignment for trace in traces if trace.decision_input is not None)
     await console.aclose()
+
+
+def url_of(kind: str, folder: Path, request: pytest.FixtureRequest) -> str:
+    return f"sqlite:///{folder}/store.db" if kind == "sqlite" else str(request.getfixturevalue("postgres"))
 
 
 async def all_traces(storage: Storage) -> list[TraceItem]:
