@@ -65,6 +65,13 @@ async def test_a_draft_is_decided_over_stored_requests() -> None:
     assert report.examples[0].after.startswith("goal=cost strategy=balanced: small/two scored")
 
 
+async def test_five_requests_are_shown_and_different_changes_first() -> None:
+    console, _ = await console_over((20, {}), (2, {"models": [TINY.id]}))
+    examples = (await console.simulate(DRAFT)).examples
+    assert [each.from_model for each in examples] == [BIG.id, TINY.id, BIG.id, BIG.id, BIG.id]
+    assert len({each.trace_id for each in examples}) == 5
+
+
 async def test_a_request_counts_as_soon_as_it_is_answered(tmp_path: Path) -> None:
     storage = SqliteStorage(tmp_path / "traces.db")
     async with Router(providers=[ScriptedProvider(["Hi"] * 20, models=[BIG])], storage=storage) as router:

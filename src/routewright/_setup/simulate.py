@@ -98,20 +98,18 @@ class Simulator:
     ) -> wire.WhatIfReport:
         """The report on other models, or on ``prices`` of models (``Console.what_if``)."""
         await self._look_back()
-        selection = self._select(*self._terms)
-        index = self._index
         ids: list[list[str]] = []
         for path, names in (("without", without), ("only", only), ("prices", [model.id for model in prices])):
             if isinstance(names, str) or not all(isinstance(name, str) for name in names):
                 raise ValidationFailed.at(path, f"is {shown(names)}", "pass a list of model ids")
             checked = names if self._has_traces else ()
-            ids.append([resolve_one(name, index.aliases, index.row, path) for name in checked])
+            ids.append([resolve_one(name, self._index.aliases, self._index.row, path) for name in checked])
         without, only = ids[:2]
-        if {*without}.issuperset(only or index.row):
+        if {*without}.issuperset(only or self._index.row):
             raise ValidationFailed.at("without", "leaves no model", "keep one or more")
         transform = _transform(without, only, prices) if without or only or prices else None
         simulation = await self._run(
-            selection,
+            self._select(*self._terms),
             lambda snapshots: Simulation(snapshots, None, transform, hits_call=not cache, yardstick=self._yardstick),
         )
         calibration = Calibration(zip(simulation.cells, simulation.costs, strict=True))

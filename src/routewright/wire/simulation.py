@@ -128,6 +128,7 @@ class SimulationReport(Simulated, frozen=True, kw_only=True):
     costlier: list[AccountCost]
     """The accounts whose cost rises most, largest rise first. Requests that would newly be refused are left out."""
     examples: list[SimulationExample]
+    """At most five requests, those of different changes first."""
     unknown_spent: int
     """Requests of which it is not known how much of its limits the caller had spent, though a class depends on it. The
     class did not apply. Above 5 % of the requests nothing is claimed."""

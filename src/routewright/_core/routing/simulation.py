@@ -335,7 +335,7 @@ class Simulation:
             self.lengths[key] = self.lengths.get(key, 0.0) + sums[place]
 
     def _note(self, account: str, request: _Request, after: Outcome) -> None:
-        """Count a change, and keep the first few different ones as examples."""
+        """Count a change, and keep a few as examples, different ones if there are."""
         record = request.record
         inputs = request.inputs
         before = record.chosen
@@ -343,13 +343,15 @@ class Simulation:
             self.refused[after.constraint, True] += 1
         elif before is None:  # traces do not say the constraint
             board = request.moment.before.with_dials(request_options_of(inputs))
-            constraint = decide_alone(inputs, board).constraint
-            self.refused[constraint, False] += 1
+            self.refused[decide_alone(inputs, board).constraint, False] += 1
         self.reroutes[before, after.model] += 1
-        if len(self.examples) < _EXAMPLES and self.reroutes[before, after.model] == 1:
+        is_new = self.reroutes[before, after.model] == 1 and len(self.reroutes) <= _EXAMPLES
+        if is_new or len(self.examples) < _EXAMPLES:
             old_text = describe(inputs, request.moment.before)
             text = INVALID if request.own.template is None else describe(request.changed, request.after)
-            self.examples.append(wire.SimulationExample(record.id, before, after.model, old_text, text, account))
+            example = wire.SimulationExample(record.id, before, after.model, old_text, text, account)
+            self.examples.insert(len(self.reroutes) - 1 if is_new else _EXAMPLES, example)
+            del self.examples[_EXAMPLES:]
 
 
 def _scored(own: _Class, template: wire.DecisionInput, board: Board) -> RequestClass | None:
