@@ -10,7 +10,11 @@ export { Fragment, render, useContext, useEffect, useErrorBoundary, useId, useMe
 
 // --- The address: #/view/part?key=value. What a view shows is in it, so that each view is a link to share.
 
-/** The session ({operator, writes}) and the names of the accounts. */
+/** The value of the parameter `account` for all accounts, in views that cover them. */
+export const ALL = "*";
+
+/** The session ({operator, writes}), the names of the accounts, the `account` that is looked at, and the `scope`: the
+ * same, or ALL. */
 export const Here = createContext(null);
 
 export function routeOf(hash) {
@@ -46,8 +50,8 @@ export function setParams(changes, { replace = false } = {}) {
 
 /** The account and environment that the address names, for operations that take them. */
 export function useOwner() {
-  const { params } = useContext(Here).route;
-  return { account: params.account || useContext(Here).account, environment: params.environment || "production" };
+  const { account, route } = useContext(Here);
+  return { account, environment: route.params.environment || "production" };
 }
 
 // --- Reading

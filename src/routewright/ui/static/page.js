@@ -1,7 +1,7 @@
 // The frame around the views: sign-in, navigation, and the account that is looked at.
 
 import * as api from "./api.js";
-import { Failure, Field, Form, Fragment, Here, Select, View, html, render, routeOf, setParams, to } from "./lib.js";
+import { ALL, Failure, Field, Form, Fragment, Here, Select, View, html, render, routeOf, setParams, to } from "./lib.js";
 import { useEffect, useErrorBoundary, useMemo, useState } from "./lib.js";
 import { Overview } from "./views/overview.js";
 import { Traces } from "./views/traces.js";
@@ -14,7 +14,7 @@ import { Cache } from "./views/cache.js";
 import { Try } from "./views/try.js";
 
 const VIEWS = {
-  overview: ["Overview", Overview],
+  overview: ["Overview", Overview, { coversAll: true }],
   traces: ["Traces", ({ parts }) => (parts[0] ? html`<${Trace} id=${parts[0]} key=${parts[0]} />` : html`<${Traces} />`)],
   policies: ["Policies", Policies],
   accounts: ["Accounts", Accounts],
@@ -23,18 +23,20 @@ const VIEWS = {
   cache: ["Cache", Cache],
   try: ["Try it", Try],
 };
+const NO_ACCOUNTS = { accounts: [], account: "default" }; // when they cannot be read; the views say why
 const ENVIRONMENTS = [["production", "Production"], ["sandbox", "Sandbox"]];
 
 function Navigation({ here, signOut }) {
-  const { route, session, accounts, account } = here;
+  const { route, session, accounts, account, scope } = here;
   const names = accounts.includes(account) ? accounts : [account, ...accounts];
+  const options = VIEWS[route.view]?.[2]?.coversAll ? [[ALL, "All accounts"], ...names] : names;
   return html`<header class="bar">
     <a class="skip" href="#view" onClick=${skip}>Skip to the content</a>
     <a class="brand" href=${to("overview")}>routewright</a>
     <nav aria-label="Views">${Object.entries(VIEWS).map(([name, [title]]) =>
       html`<a href=${to(name)} aria-current=${route.view === name ? "page" : undefined}>${title}</a>`)}</nav>
     <div class="owner">
-      <${Select} label="Account" value=${account} options=${names} onChange=${(event) => setParams({ account: event.target.value })} />
+      <${Select} label="Account" value=${scope} options=${options} onChange=${(event) => setParams({ account: event.target.value })} />
       <${Select} label="Environment" value=${route.params.environment || "production"} options=${ENVIRONMENTS}
         onChange=${(event) => setParams({ environment: event.target.value })} />
       <span class="operator">${session.operator}${!session.writes && " (read only)"}</span>
@@ -69,20 +71,26 @@ function Page() {
   const [session, setSession] = useState(undefined);
   const [problem, setProblem] = useState(null);
   const [route, setRoute] = useState(routeOf(location.hash));
-  const [known, setKnown] = useState({ accounts: [], account: "default" });
+  const [known, setKnown] = useState(null);
   useEffect(() => {
     addEventListener("hashchange", () => setRoute(routeOf(location.hash)));
     api.whenSignedOut(() => setSession(null));
     begin().then(setSession, (error) => { setSession(null); if (error.status !== 401 || error.isLink) setProblem(error); });
   }, []);
-  useEffect(() => { if (session) loadAccounts().then(setKnown, () => {}); }, [session]);
-  const account = route.params.account || known.account;
-  const here = useMemo(() => ({ route, session, accounts: known.accounts, account }), [route, session, known]);
+  useEffect(() => { if (session) loadAccounts().then(setKnown, () => setKnown(NO_ACCOUNTS)); }, [session]);
+  const here = useMemo(() => session && known && { route, session, accounts: known.accounts, ...chosen(route, known) }, [route, session, known]);
   const signOut = async () => { await api.signOut(); setSession(null); };
-  if (session === undefined) return html`<p class="loading" role="status">Loading…</p>`;
+  if (session === undefined || (session && !known)) return html`<p class="loading" role="status">Loading…</p>`;
   if (!session) return html`<${SignIn} problem=${problem} onSignedIn=${setSession} />`;
   return html`<${Here.Provider} value=${here}>
     <${Fragment}><${Navigation} here=${here} signOut=${signOut} /><${Content} route=${route} /><//><//>`;
+}
+
+/** The account that is looked at, and ALL as the `scope` in views that cover all accounts unless the address names one. */
+function chosen({ view, params }, { accounts, account }) {
+  const one = !params.account || params.account === ALL ? account : params.account;
+  const isAll = VIEWS[view]?.[2]?.coversAll && (params.account === ALL || (!params.account && accounts.length > 1));
+  return { account: one, scope: isAll ? ALL : one };
 }
 
 /** The session: of the one-time link that the address holds, or of the cookie. */
