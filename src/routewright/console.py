@@ -354,6 +354,17 @@ class Console(Closing):
             raise errors.PermissionDenied(f"the API key is not an operator's; {hint}")
         return caller
 
+    async def end_sessions(self, key_id: str) -> wire.Key:
+        """Sign an operator out wherever the key was used to sign in. The key stays valid. Raises ``NotFound``."""
+
+        async def attempt() -> wire.Key:
+            current = await self.key(wire.SYSTEM_ACCOUNT, key_id)
+            key = replace(current, signed_out_at=self._now())
+            await self._change(wire.SYSTEM_ACCOUNT, wire.PutKey(key, expect=current))
+            return key
+
+        return await unhindered(attempt, f"key {describe(key_id)}")
+
     def session_keys(self) -> tuple[bytes, ...]:
         """Keys that authenticate the sessions of operators, derived from the root secret: the present one, then the
         previous one after a rotation. Raises ``StorageUnavailable``."""
@@ -712,6 +723,7 @@ class BlockingConsole(Twin[Console]):
     key = plain(Console.key)
     change_key = plain(Console.change_key)
     revoke_key = plain(Console.revoke_key)
+    end_sessions = plain(Console.end_sessions)
     authenticate = plain(Console.authenticate)
     authenticate_operator = plain(Console.authenticate_operator)
     open_incident = plain(Console.open_incident)

@@ -34,7 +34,7 @@ from routewright.serve.processes import (
     open_listeners,
     set_up_logging,
 )
-from routewright.serve.worker import announce_end, fit_open_files, serve_admin
+from routewright.serve.worker import announce_end, fit_open_files, protocol_of, serve_beside
 from routewright.server.http_limits import ConnectionLimits
 from routewright.server.http_protocol import ENDING
 
@@ -311,7 +311,7 @@ async def test_an_administrators_listener_that_fails_fails_the_worker() -> None:
     closed.close()
     plan = replace(PLAN, connections=asdict(ConnectionLimits()))
     with pytest.raises(OSError, match="Bad file descriptor"):
-        async with serve_admin(cast(Any, None), closed, plan):
+        async with serve_beside(cast(Any, None), closed, protocol_of(plan)):
             raise AssertionError("it listens")
 
 
@@ -320,7 +320,7 @@ async def test_an_administrators_listener_ends_with_its_block() -> None:
     plan = replace(PLAN, connections=asdict(ConnectionLimits()))
     before = asyncio.all_tasks()
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        async with serve_admin(cast(Any, None), listener, plan):
+        async with serve_beside(cast(Any, None), listener, protocol_of(plan)):
             socket.create_connection(listener.getsockname(), timeout=5).close()
         assert asyncio.all_tasks() == before
 

@@ -2,92 +2,71 @@
 
 from __future__ import annotations
 
-from typing import Any
+import hmac
+import logging
 
-import anyio
 import msgspec
 import pytest
 
-from routewright import Console, MemoryStorage, Router
+from routewright import Console, MemoryStorage
 from routewright.errors import AuthenticationFailed
 from routewright.server.exchange import Scope
 from routewright.testing import FakeClock
-from routewright.ui import Operator, Ui, create_ui
+from routewright.ui import Operator
+from routewright.ui.app import HEADERS
 from routewright.ui.sessions import IDLE_S, LONGEST_S, RENEWED_S, Session, Sessions
 
+from .browser import HOST, operator_key, page
+
 pytestmark = pytest.mark.anyio
-
-HOST = "127.0.0.1:9000"
-
-
-class Browser:
-    """Sends requests as a browser at the page would, with its cookie and token."""
-
-    def __init__(self, app: Ui) -> None:
-        self.app = app
-        self.cookie = ""
-        self.token = ""
-
-    async def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any, dict[str, str]]:
-        sent = {"host": HOST, "content-type": "application/json", "cookie": self.cookie, "x-change-token": self.token}
-        if method != "GET":
-            sent["origin"] = f"http://{HOST}"
-        sent |= {name.replace("_", "-"): value for name, value in headers.items()}
-        address, _, query = path.partition("?")
-        scope = {
-            "type": "http",
-            "method": method,
-            "path": address,
-            "query_string": query.encode(),
-            "headers": [(name.encode(), value.encode()) for name, value in sent.items() if value],
-        }
-        messages: list[Any] = []
-
-        requests = [{"type": "http.request", "body": b"" if body is None else msgspec.json.encode(body)}]
-
-        async def receive() -> Any:
-            if not requests:
-                await anyio.sleep_forever()
-            return requests.pop()
-
-        async def send(message: Any) -> None:
-            messages.append(message)
-
-        await self.app(scope, receive, send)
-        answer = b"".join(message.get("body", b"") for message in messages)
-        answered = {name.decode(): value.decode() for name, value in messages[0]["headers"]}
-        self.cookie = answered.get("set-cookie", self.cookie).partition(";")[0]
-        return messages[0]["status"], msgspec.json.decode(answer) if answer[:1] == b"{" else answer, answered
-
-    async def sign_in(self, **credentials: str) -> int:
-        status, session, _ = await self.ask("POST", "/session", credentials)
-        self.token = session.get("token", "")
-        return status
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def console(clock: FakeClock) -> Console:
-    return Console(MemoryStorage(clock=clock), clock=clock, secret="0123456789abcdef" * 4)
-
-
-def page(console: Console, clock: FakeClock, **options: Any) -> Browser:
-    from routewright import Settings
-
-    router = Router(providers=[], storage=console._storage, settings=Settings(clock=clock))
-    return Browser(create_ui(router, console, **options))
+SECRET = "0123456789abcdef" * 4
 
 
 async def test_a_foreign_host_is_refused(console: Console, clock: FakeClock) -> None:
     browser = page(console, clock, hosts=["ops.example.com"])
     for host in ("127.0.0.1:9000", "localhost", "[::1]:80", "ops.example.com", "OPS.example.com:8443"):
         assert (await browser.ask("GET", "/", host=host))[0] == 200, host
-    for host in ("evil.example", "ops.example.com.evil.example", "127.0.0.1.evil.example", "x@evil.example"):
-        assert (await browser.ask("GET", "/", host=host))[0] == 403, host
+    foreign = "evil.example ops.example.com.evil.example 127.0.0.1.evil.example x@evil.example evil.example@127.0.0.1"
+    for host in (*foreign.split(), "[::1", "127.0.0.1:x", "", "localhost.", "localhost\t", "2130706433"):
+        for path in ("/", "/session", "/api/accounts", "/nothing"):
+            assert await browser.status("GET", path, host=host) == 403, host
+
+
+@pytest.mark.parametrize(
+    "origin", ["null", "http://evil.example", f"ftp://{HOST}", "http://127.0.0.1:9001", f"//{HOST}"]
+)
+async def test_a_foreign_origin_is_refused(console: Console, clock: FakeClock, origin: str) -> None:
+    browser = page(console, clock, link_token="t")
+    assert await browser.status("POST", "/session", {"link": "t"}, origin=origin) == 403
+    await browser.sign_in(link="t")
+    assert await browser.status("GET", "/api/accounts", origin=origin) == 403
+    assert await browser.status("GET", "/session", origin=origin) == 403
+    assert await browser.status("DELETE", "/session", origin=origin) == 403
+    assert await browser.status("POST", "/api/account-create", {"name": "acme"}, origin=origin) == 403
+
+
+async def test_a_request_of_another_site_is_refused(console: Console, clock: FakeClock) -> None:
+    browser = page(console, clock, link_token="t")
+    await browser.sign_in(link="t")
+    for site, status in {"cross-site": 403, "same-site": 403, "same-origin": 200, "none": 200}.items():
+        assert await browser.status("GET", "/api/accounts", sec_fetch_site=site) == status
+    assert await browser.status("GET", "/", sec_fetch_site="cross-site") == 200  # a link to the page
+
+
+async def test_a_page_in_plain_text_is_no_origin_of_one_behind_tls(console: Console, clock: FakeClock) -> None:
+    browser = page(console, clock, link_token="t")
+    browser.scope = {"scheme": "https"}
+    assert await browser.status("POST", "/session", {"link": "t"}) == 403  # from http://
+    status, _, headers = await browser.ask("POST", "/session", {"link": "t"}, origin=f"https://{HOST}")
+    assert status == 200
+    assert headers["set-cookie"].endswith("; HttpOnly; SameSite=Strict; Secure")
+
+
+async def test_a_proxy_that_ends_tls_need_not_say_so(console: Console, clock: FakeClock) -> None:
+    browser = page(console, clock, link_token="t")
+    status, _, headers = await browser.ask("POST", "/session", {"link": "t"}, origin=f"https://{HOST}")
+    assert status == 200
+    assert headers["set-cookie"].endswith("; HttpOnly; SameSite=Strict")
 
 
 async def test_a_link_signs_in_once(console: Console, clock: FakeClock) -> None:
@@ -149,9 +128,224 @@ def test_only_our_own_cookies_are_read() -> None:
     sessions = Sessions(lambda: (b"key", b"before"))
     session = sessions.begin(Operator(name="ada", writes=True), 1000.0)
     cookie = sessions.cookie(session)
-    assert sessions.read(cookie, 1001.0) == session
+    assert sessions.read([cookie], 1001.0) == session
     forged = Sessions(lambda: (b"other",)).cookie(Session(Operator(name="eve", writes=True), "x", 1000.0, 1000.0))
     for text in (forged, cookie[:-1], "", ".", cookie.replace(".", "x.")):
         with pytest.raises(AuthenticationFailed):
-            sessions.read(text, 1001.0)
-    assert Sessions(lambda: (b"new", b"key")).read(cookie, 1001.0) == session  # after a rotation
+            sessions.read([text], 1001.0)
+    assert Sessions(lambda: (b"new", b"key")).read([cookie], 1001.0) == session  # after a rotation
+
+
+async def test_an_operator_signs_in_with_a_key_and_rights_follow_it(console: Console, clock: FakeClock) -> None:
+    browser = page(console, clock)
+    new = await operator_key(console)
+    await console.create_account("acme")
+    other = (await console.create_key("acme", name="website")).secret.reveal()
+    refused = {"": 401, "sk_live_x": 401, other: 403, f"{new.secret.reveal()}\n": 401, "\u0000é": 401}
+    for key, status in refused.items():
+        assert await browser.sign_in(key=key) == status
+        assert browser.cookie == ""
+    assert await browser.sign_in(key=new.secret.reveal()) == 200
+    assert await browser.status("POST", "/api/account-create", {"name": "globex"}) == 200
+    await console.change_key("_system", new.key.id, name="ada b", scopes=["console:read"])
+    assert (await browser.ask("GET", "/session"))[1] | {"token": ""} == {
+        "operator": "ada b", "writes": False, "signs_out": True, "token": "",
+    }  # fmt: skip
+    assert await browser.status("POST", "/api/account-create", {"name": "initech"}) == 403
+
+
+async def test_revoking_the_key_ends_its_sessions_in_every_worker(console: Console, clock: FakeClock) -> None:
+    worker = Console(console._storage, clock=clock, secret=SECRET)
+    here, there = page(console, clock), page(worker, clock)
+    new = await operator_key(console)
+    await here.sign_in(key=new.secret.reveal())
+    there.cookie = here.cookie
+    assert await there.status("GET", "/api/accounts") == 200
+    await console.revoke_key("_system", new.key.id)
+    for browser in (here, there):
+        status, answer, _ = await browser.ask("GET", "/api/accounts")
+        assert (status, answer["error"]["code"]) == (401, "authentication_failed")
+        assert await browser.sign_in(key=new.secret.reveal()) == 401
+        await clock.advance(2)  # by then no worker trusts what it read before
+        assert await browser.sign_in(key=new.secret.reveal()) == 401
+
+
+async def test_signing_out_ends_the_sessions_of_the_key_in_every_worker(console: Console, clock: FakeClock) -> None:
+    here, there = page(console, clock), page(Console(console._storage, clock=clock, secret=SECRET), clock)
+    new = await operator_key(console)
+    other = await operator_key(console, name="eve")
+    await here.sign_in(key=new.secret.reveal())
+    stolen = there.cookie = here.cookie
+    eve = page(console, clock)
+    await eve.sign_in(key=other.secret.reveal())
+    await clock.advance(1)
+    status, _, headers = await here.ask("DELETE", "/session")
+    assert status == 200
+    assert headers["set-cookie"].startswith("routewright_session_9000=; Path=/; Max-Age=0;")
+    assert await there.status("GET", "/api/accounts") == 401
+    here.cookie = stolen
+    assert await here.status("GET", "/api/accounts") == 401
+    assert await here.status("DELETE", "/session") == 200  # once more does no harm
+    assert await eve.status("GET", "/api/accounts") == 200
+    await clock.advance(1)
+    assert await here.sign_in(key=new.secret.reveal()) == 200
+    assert await here.status("GET", "/api/accounts") == 200
+
+
+async def test_signing_out_ends_the_session_of_a_link(console: Console, clock: FakeClock) -> None:
+    browser = page(console, clock, link_token="t")
+    await browser.sign_in(link="t")
+    stolen = browser.cookie
+    await browser.ask("DELETE", "/session")
+    browser.cookie = stolen
+    assert await browser.status("GET", "/session") == 401
+
+
+async def test_the_session_of_a_link_is_worth_nothing_elsewhere(console: Console, clock: FakeClock) -> None:
+    own, server = page(console, clock, link_token="t"), page(console, clock)
+    another = page(console, clock, link_token="t2")
+    await own.sign_in(link="t")
+    for browser in (server, another):
+        browser.cookie = own.cookie
+        assert await browser.status("GET", "/session") == 401
+        assert await browser.sign_in(link="t") == 401
+    new = await operator_key(console)
+    await server.sign_in(key=new.secret.reveal())
+    own.cookie = server.cookie
+    assert await own.status("GET", "/session") == 401
+
+
+async def test_a_cookie_from_before_the_sign_in_is_not_the_session_after(console: Console, clock: FakeClock) -> None:
+    browser = page(console, clock)
+    key = (await operator_key(console)).secret.reveal()
+    await browser.sign_in(key=key)
+    first = browser.cookie
+    token = browser.token
+    await browser.sign_in(key=key)  # with the first cookie
+    assert browser.cookie != first
+    assert browser.token != token
+    planted = page(console, clock)
+    planted.cookie = "routewright_session_9000=known"
+    await planted.sign_in(key=key)
+    assert "known" not in planted.cookie
+
+
+async def test_the_token_of_another_session_changes_nothing(console: Console, clock: FakeClock) -> None:
+    ada, eve = page(console, clock), page(console, clock)
+    await ada.sign_in(key=(await operator_key(console)).secret.reveal())
+    await eve.sign_in(key=(await operator_key(console, name="eve")).secret.reveal())
+    for token in (eve.token, "", ada.token[:-1], ada.token.upper(), f"{ada.token} ", "é"):
+        body = {"name": "acme"}
+        assert await ada.status("POST", "/api/account-create", body, x_change_token=token) == 403, token
+    assert await ada.status("POST", "/api/account-create", {"name": "acme"}) == 200
+
+
+async def test_other_cookies_do_not_matter(console: Console, clock: FakeClock) -> None:
+    browser = page(console, clock, link_token="t")
+    await browser.sign_in(link="t")
+    own = browser.cookie
+    for cookie in (
+        f'other="x y; a@b={{}}; {own}',
+        f"{own}; other=1; =; ;;",
+        f"routewright_session_9000=stale; {own}",
+        f"{own}; routewright_session_9000=stale.0",
+        f"routewright_session=x; routewright_session_9001=x; {own}; x={'x' * 60_000}",
+    ):
+        assert await browser.status("GET", "/session", cookie=cookie) == 200, cookie[:50]
+    for cookie in ("", "x=1", own.partition("=")[2], f"x{own}", f"{own}x", own.replace("9000", "9001"), "é" * 9):
+        assert await browser.status("GET", "/session", cookie=cookie) == 401, cookie
+
+
+def test_a_cookie_of_another_version_is_no_session() -> None:
+    sessions = Sessions(lambda: (b"key",))
+    body = "eyJub3QiOiJvdXJzIn0="
+    cookie = f"{body}.{hmac.new(b'key', f'session.{body}'.encode(), 'sha256').hexdigest()}"
+    with pytest.raises(AuthenticationFailed, match="sign in again"):
+        sessions.read([cookie], 0.0)
+
+
+async def test_secrets_are_compared_in_constant_time(
+    console: Console, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[bytes] = []
+
+    def compare(first: bytes, second: bytes) -> bool:
+        compared.append(first)
+        return first == second
+
+    monkeypatch.setattr("routewright.ui.sessions.hmac.compare_digest", compare)
+    browser = page(console, clock, link_token="t")
+    await browser.sign_in(link="t")
+    await browser.ask("POST", "/api/account-create", {"name": "acme"})
+    assert compared == [b"t", browser.cookie.rpartition(".")[2].encode(), browser.token.encode()]
+
+
+async def test_secrets_are_in_no_log(console: Console, clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    browser = page(console, clock, link_token="one-time-link")
+    key = (await operator_key(console)).secret.reveal()
+    assert await browser.sign_in(key=key) == 200
+    signed_in = [key, browser.cookie.partition("=")[2], browser.token]
+    await browser.ask("POST", "/api/account-create", {"name": 1, "key": key})
+    await browser.ask("GET", f'/api/trace?{{"trace_id":"{key}"}}')
+    await browser.ask("POST", "/session", {"key": f"{key}x"})
+    await browser.ask("POST", "/session", {"link": "one-time-link", "more": key})
+    await browser.ask("GET", "/api/nothing", x_change_token=browser.token)
+    for secret in (*signed_in, "one-time-link", browser.cookie.partition("=")[2]):
+        assert secret not in caplog.text
+
+
+async def test_no_answer_shows_a_key(console: Console, clock: FakeClock) -> None:
+    browser = page(console, clock)
+    key = (await operator_key(console)).secret.reveal()
+    await browser.sign_in(key=key)
+    for method, path, body in (
+        ("POST", "/session", {"key": f"{key}\n"}),
+        ("POST", "/session", {"keys": key}),
+        ("POST", "/api/account-create", {"name": key}),
+        ("POST", f"/api/{key}", {}),
+        ("GET", f"/{key}", None),
+        ("GET", '/api/keys?{"account":"_system"}', None),
+    ):
+        answer = msgspec.json.encode((await browser.ask(method, path, body))[1]).decode()
+        assert key not in answer
+        assert "digest" not in answer
+
+
+async def test_every_answer_has_the_headers_and_none_lets_other_origins_in(console: Console, clock: FakeClock) -> None:
+    browser = page(console, clock, link_token="t")
+    tag = (await browser.ask("GET", "/"))[2]["etag"]
+    answers = [
+        await browser.ask(method, path, origin=f"http://{HOST}", **headers)
+        for method, path, headers in (
+            ("GET", "/", {}),
+            ("GET", "/", {"if_none_match": tag}),
+            ("HEAD", "/page.js", {}),
+            ("GET", "/nothing", {}),
+            ("OPTIONS", "/api/accounts", {"access_control_request_method": "POST"}),
+            ("PUT", "/session", {}),
+            ("GET", "/api/accounts", {}),
+            ("GET", "/api/nothing", {}),
+            ("GET", "/", {"host": "evil.example"}),
+            ("POST", "/session", {"content_type": "text/plain"}),
+        )
+    ]
+    assert [status for status, _, _ in answers] == [200, 304, 200, 404, 405, 405, 401, 404, 403, 415]
+    for _, _, headers in answers:
+        assert HEADERS.items() <= {name.title(): value for name, value in headers.items()}.items()
+        assert headers["x-content-type-options"] == "nosniff"
+        assert not [name for name in headers if name.startswith("access-control")]
+        assert headers["cache-control"] == ("no-cache" if "etag" in headers else "no-store")
+    await browser.sign_in(link="t")
+    assert (await browser.ask("GET", "/api/accounts"))[2]["cache-control"] == "no-store"
+
+
+async def test_a_store_that_cannot_be_read_signs_nobody_in(clock: FakeClock) -> None:
+    class Broken(MemoryStorage):
+        async def read(self, *arguments: object, **options: object) -> object:  # type: ignore[override]
+            raise OSError("disk /secret/path")
+
+    browser = page(Console(Broken(clock=clock), clock=clock, secret=SECRET), clock)
+    status, answer, _ = await browser.ask("POST", "/session", {"key": f"sk_live_{'0' * 33}"})
+    assert (status, browser.cookie) == (500, "")
+    assert "/secret/path" not in str(answer)

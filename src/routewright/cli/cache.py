@@ -25,7 +25,8 @@ from .store import ACCOUNT, ENVIRONMENT, duration, open_named
 VARIABLE = "ROUTEWRIGHT_CACHE"
 _WHICH = "trace_id namespace metadata older_than_s".split()
 """Options that are passed on to ``router.cache.invalidate``."""
-_WHERE = (arg("--cache URL", f"the cache: a file such as cache.db (default: {VARIABLE})"), ACCOUNT, JSON)
+CACHE = arg("--cache URL", f"the cache: a file such as cache.db (default: {VARIABLE})")
+_WHERE = (CACHE, ACCOUNT, JSON)
 
 
 def _tag(text: str) -> tuple[str, str | float | bool]:
@@ -35,7 +36,10 @@ def _tag(text: str) -> tuple[str, str | float | bool]:
     return key, value
 
 
-def _existing_cache(args: Namespace) -> Cache:
+def named_cache(args: Namespace) -> Cache | None:
+    """The cache from ``--cache`` or the environment, which must exist. None if neither is set. Raises
+    ``ValidationFailed`` and ``NotFound``."""
+
     def open_existing(url: str) -> Cache:
         cache = open_cache(url)
         path = Path(url.removeprefix("sqlite:///"))
@@ -43,7 +47,11 @@ def _existing_cache(args: Namespace) -> Cache:
             raise NotFound(f"there is no cache {path}; 'routewright serve --cache {path}' creates it")
         return cache
 
-    cache = open_named("--cache", args.cache, VARIABLE, open_existing, "name a file, such as cache.db")
+    return open_named("--cache", args.cache, VARIABLE, open_existing, "name a file, such as cache.db")
+
+
+def _existing_cache(args: Namespace) -> Cache:
+    cache = named_cache(args)
     if cache is None:
         raise refused("--cache", "is missing", f"give --cache cache.db, or set {VARIABLE}")
     return cache

@@ -75,6 +75,7 @@ _COMMANDS = {
     "agent": ("agent", "work on a task in steps, with tools"),
     "decide": ("route", "show which model would answer, and why, without calling it"),
     "serve": ("serve", "answer requests over HTTP at /v1"),
+    "ui": ("ui", "show a store on a page in the browser"),
     "models": ("models", "list the available models, or show one"),
     "catalogue": ("catalogue", "import prices into a catalogue file"),
     "import": ("litellm", "take over the configuration of another gateway"),

@@ -17,7 +17,7 @@ from routewright import Answer, Decision, wire
 from routewright.catalogue import Catalogue
 from routewright.errors import InvalidJson, NoCandidates, RouterError
 from routewright.policies import PolicyFile
-from routewright.protocols import Storage
+from routewright.protocols import Cache, Storage
 from routewright.router import Router, decode_request
 from routewright.settings import Settings, WebhookSettings
 from routewright.trace import TraceStore
@@ -179,13 +179,13 @@ def _read(source: str, label: str) -> bytes:
         raise refused(label, f"cannot be read: {error.strerror}", hint) from error
 
 
-def router_of(args: Namespace, *, sandbox: bool, storage: Storage | None = None) -> Router:
+def router_of(args: Namespace, *, sandbox: bool, storage: Storage | None = None, cache: Cache | None = None) -> Router:
     """Create the Router that the options describe."""
     catalogue = None if args.catalogue is None else Catalogue.load(args.catalogue)
     policies = () if args.policies is None else PolicyFile(args.policies)  # its errors include file and line
     settings = Settings(webhooks=WebhookSettings(deliver=False))  # long-running processes deliver
     make = Router.sandbox if sandbox else Router
-    return make(catalogue=catalogue, policies=policies, storage=storage, settings=settings)
+    return make(catalogue=catalogue, policies=policies, storage=storage, cache=cache, settings=settings)
 
 
 @verb(

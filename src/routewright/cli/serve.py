@@ -31,6 +31,7 @@ _GROUPS: dict[str, dict[str, tuple[str, str, object]]] = {
         "cors_origins": ("--cors-origin ORIGIN", "origin of web pages that may send requests; * is all", list),
         "admin.port": ("--admin-port N", "port for /healthz, /readyz and /metrics, without a key", int),
         "admin.host": ("--admin-host ADDRESS", "address for --admin-port (default: 127.0.0.1)", str),
+        "admin.ui": ("--ui", "also serve the page for operators at /ui of --admin-port, which needs a key", bool),
     },
     "data": {
         "store": ("--store URL", "a file, postgresql://..., or memory: (default: sqlite:///routewright.db)", str),
@@ -83,17 +84,22 @@ def _run(args: Namespace, screen: Screen) -> int:
     Options are read from the command line, then the environment (ROUTEWRIGHT_PORT, ...), then the file of --config.
     SIGHUP replaces the workers, which read policies, catalogue and certificate anew; SIGTERM and Ctrl-C finish running
     requests, then end the server."""
-    missing = [name for name in ("uvicorn", "httptools") if find_spec(name) is None]
-    if missing:
-        are = "is" if len(missing) == 1 else "are"
-        problem = f"'routewright serve' needs {' and '.join(missing)}, which {are} not installed"
-        raise refused("", problem, "run: pip install 'routewright[server]'")
+    check_extra("serve")
     options = CommandOptions(args.config, {key: value for key, value in vars(args).items() if key in FLAGS}, FLAGS)
     if args.check:
         return _check(options, screen)
     from routewright.serve.processes import run
 
     return run(options, partial(_warn, screen=screen), lambda *start: screen.text(started_page(*start)))
+
+
+def check_extra(command: str) -> None:
+    """Raise ``ValidationFailed`` if the extra ``server`` is not installed."""
+    missing = [name for name in ("uvicorn", "httptools") if find_spec(name) is None]
+    if missing:
+        are = "is" if len(missing) == 1 else "are"
+        problem = f"'routewright {command}' needs {' and '.join(missing)}, which {are} not installed"
+        raise refused("", problem, "run: pip install 'routewright[server]'")
 
 
 def _check(options: CommandOptions, screen: Screen) -> int:
@@ -124,6 +130,9 @@ def _page(plan: Plan, setup: Setup, providers: Sequence[str]) -> Iterator[str]:
     if plan.admin is not None:
         yield f"health checks and metrics, without a key: http://{_host_port(plan.admin)}"
     store = shlex.quote(plan.shown_store)
+    if plan.admin is not None and plan.ui:
+        yield f"the page for operators, with a key of theirs: http://{_host_port(plan.admin)}/ui/"
+        yield f"a key for it: routewright keys create _system --name NAME --scope console:write --store {store}"
     if setup.keys:
         location = "in memory and ends with the server" if plan.in_memory else store
         yield from ("", f"This is the first start. The store is {location}. The account {ACCOUNT!r} was created.")

@@ -105,6 +105,10 @@ class AdminEntry(Strict):
     """The port, which all workers share. Without it there is no listener."""
     host: Name = "127.0.0.1"
     """The address to listen at."""
+    ui: Switch = False
+    """Serve [the page for operators](../how-to/page.md) at `/ui`. It needs a key, unlike the rest."""
+    hosts: tuple[Name, ...] = ()
+    """Names under which operators reach the page, as `ops.example.com`. Addresses and `localhost` need no entry."""
 
 
 class TelemetryEntry(Strict):

@@ -92,6 +92,9 @@ class Plan(Struct, frozen=True, kw_only=True):
     fetches_urls: tuple[str, ...] = ()
     caller_extra: tuple[str, ...] = ()
     health: bool = False
+    ui: bool = False
+    """Serve the page at ``/ui`` of the administrator's address, under the names ``ui_hosts``."""
+    ui_hosts: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"Plan({self.address}, store={self.shown_store!r})"

@@ -73,6 +73,8 @@ def plan_of(sources: Sources) -> Plan:
             admin=None if file.admin.port is None else Address(file.admin.host, file.admin.port),
             tls=tls,
             environment=None if file.environment == "both" else file.environment,
+            ui=file.admin.ui,
+            ui_hosts=file.admin.hosts,
             otel=file.telemetry.otel,
             store=_url("store", file.store, open_storage),
             cache=_url("cache", file.cache, open_cache),
@@ -122,13 +124,8 @@ def _url(key: str, text: str, open_url: Callable[[str], object]) -> str:
 
 def _check(plan: Plan, file: ServeFile) -> None:
     """Raise ``ValidationFailed`` for values that exclude each other."""
-    host = file.host
-    try:
-        is_loopback = ip_address(host).is_loopback
-    except ValueError:
-        is_loopback = host == "localhost"
-    if plan.tls is None and not is_loopback and not file.insecure_bind:
-        problem = f"is {host!r}, which other machines can reach, and without TLS their API keys can be read on the way"
+    if plan.tls is None and not _is_loopback(file.host) and not file.insecure_bind:
+        problem = f"is {file.host!r}, which other machines can reach, and without TLS API keys can be read on the way"
         hint = "set --tls-cert and --tls-key, or --insecure-bind if a proxy in front terminates TLS"
         raise ValidationFailed.at("host", problem, hint)
     if plan.in_memory and plan.workers > 1:
@@ -137,6 +134,8 @@ def _check(plan: Plan, file: ServeFile) -> None:
     if is_postgres(plan.store) and not os.environ.get(SECRET):
         problem = "is not set, but a store in PostgreSQL needs it: API keys depend on it"
         raise ValidationFailed.at(SECRET, problem, "set the same on all machines ('openssl rand -hex 32')")
+    if plan.ui:
+        _check_page(plan, file)
     cached_in = _file_of(plan.cache)
     if cached_in is not None and cached_in == _file_of(plan.store):
         raise ValidationFailed.at("cache", "is the file of the store", "name another file, such as cache.db")
@@ -154,6 +153,26 @@ def _check(plan: Plan, file: ServeFile) -> None:
         ConnectionLimits(**plan.connections)
     with _renamed("ExecutionLimits", "settings.execution"), _renamed("Settings|Limits", "settings"):
         settings_of(plan)
+
+
+def _check_page(plan: Plan, file: ServeFile) -> None:
+    """Raise ``ValidationFailed`` if operators could not sign in, or not safely."""
+    if plan.admin is None:
+        # no port by default: one that nobody named might be open to everybody
+        raise ValidationFailed.at("admin.ui", "needs a port of its own", "set --admin-port, as 9000")
+    if plan.in_memory:
+        raise ValidationFailed.at("admin.ui", "needs a store that can hold keys of operators", "set --store to a file")
+    if not _is_loopback(plan.admin.host) and not file.insecure_bind:
+        problem = f"is {plan.admin.host!r}, which other machines can reach, and there is no TLS for operators' keys"
+        hint = "leave it out, or set --insecure-bind if a proxy in front terminates TLS"
+        raise ValidationFailed.at("admin.host", problem, hint)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _file_of(url: str) -> str | None:
@@ -180,6 +199,7 @@ def _facts(plan: Plan, router: Router, config: Path | None) -> dict[str, str]:
     return {
         "address": f"{'http' if plan.tls is None else 'https'}://{plan.address}{plan.root_path}",
         "admin": "" if plan.admin is None else f"http://{plan.admin} for health checks and metrics, without a key",
+        "page": f"http://{plan.admin}/ui/ for operators, with a key of theirs" if plan.ui else "",
         "health": "/healthz and /readyz at the address, without a key" if plan.health else "",
         "web pages": ", ".join(plan.cors_origins),
         "fetch URLs": ", ".join(plan.fetches_urls),

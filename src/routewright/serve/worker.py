@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from socket import socket
@@ -19,11 +19,12 @@ from routewright.console import Console
 from routewright.errors import RouterError
 from routewright.router import Router
 from routewright.server.access_log import AccessLog
-from routewright.server.admin import Admin, create_admin
+from routewright.server.admin import create_admin
 from routewright.server.app import App, create_app
 from routewright.server.exchange import Receive, Scope, Send
 from routewright.server.http_limits import ConnectionLimits, HttpLimits
 from routewright.server.http_protocol import ENDING, OBSERVERS, BoundedProtocol
+from routewright.ui import create_ui
 
 from .parts import open_router
 from .plan import Plan
@@ -31,10 +32,12 @@ from .processes import METRICS_FOLDER
 
 ERROR_SEND_S = 2.0
 """How long cancelled requests may take to send their error."""
-OPERATORS = 32
-"""Connections of the administrator."""
+OPERATORS = 128
+"""Connections of the administrator. A browser opens up to six."""
 OTHER_FILES = 256
 """Open files kept free for the store, providers, the administrator and refused clients."""
+PAGE = "/ui"
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 _log = logging.getLogger("routewright.serve")
 
 
@@ -78,7 +81,9 @@ class WorkerApp:
             announce_end(scope["state"])
             await app.start()
             if self._administration is not None:
-                await stack.enter_async_context(serve_admin(admin, self._administration, self._plan))
+                protocol = protocol_of(self._plan, connections=OPERATORS)
+                proxies = self._plan.trusted_proxies
+                await stack.enter_async_context(serve_beside(admin, self._administration, protocol, proxies))
             self._app = app
             await send({"type": "lifespan.startup.complete"})
             await receive()
@@ -87,7 +92,7 @@ class WorkerApp:
             await app.stop()
         await send({"type": "lifespan.shutdown.complete"})
 
-    def _applications(self, router: Router, console: Console, state: dict[str, Any]) -> tuple[App, Admin]:
+    def _applications(self, router: Router, console: Console, state: dict[str, Any]) -> tuple[App, Application]:
         """The applications of clients and of the administrator. Sets the observers of refused clients in ``state``."""
         plan = self._plan
         metrics = None
@@ -110,7 +115,18 @@ class WorkerApp:
             health=plan.health,
         )
         state[OBSERVERS] = [observer.on_refusal for observer in observers]
-        return app, create_admin(router, metrics=metrics)
+        admin: Application = create_admin(router, metrics=metrics)
+        return app, mounted(create_ui(router, console, hosts=plan.ui_hosts), admin) if plan.ui else admin
+
+
+def mounted(page: Application, admin: Application) -> Application:
+    """The administrator's application with the page at ``/ui``."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        is_page = scope["type"] == "http" and (scope["path"] == PAGE or scope["path"].startswith(f"{PAGE}/"))
+        await (page({**scope, "root_path": PAGE}, receive, send) if is_page else admin(scope, receive, send))
+
+    return serve
 
 
 def announce_end(state: dict[str, Any]) -> None:
@@ -129,8 +145,8 @@ def announce_end(state: dict[str, Any]) -> None:
         signal.signal(number, partial(handler, signal.getsignal(number)))
 
 
-class _AdminServer(uvicorn.Server):
-    """A server beside that of requests, which has the signals."""
+class _QuietServer(uvicorn.Server):
+    """A server that leaves signals alone."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -138,20 +154,24 @@ class _AdminServer(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serve_admin(admin: Admin, administration: socket, plan: Plan) -> AsyncIterator[None]:
-    """Serve the administrator."""
+async def serve_beside(
+    app: Application, listener: socket, protocol: type[asyncio.Protocol], proxies: Sequence[str] = ()
+) -> AsyncIterator[None]:
+    """Serve an application beside what the block does. ``proxies``: trusted ones."""
     config = uvicorn.Config(
-        admin,
+        app,
         interface="asgi3",
-        http=protocol_of(plan, connections=OPERATORS),
+        http=protocol,
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=[*proxies],
         lifespan="off",
         ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
     )
-    server = _AdminServer(config)
-    task = asyncio.create_task(server.serve([administration]))
+    server = _QuietServer(config)
+    task = asyncio.create_task(server.serve([listener]))
     while not (server.started or task.done()):
         await asyncio.wait([task], timeout=0.01)
     if task.done():

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import gzip
 import ipaddress
-import logging
-import mimetypes
+import re
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from hashlib import sha256
-from http.cookies import CookieError, SimpleCookie
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from inspect import isawaitable
-from urllib.parse import unquote, urlsplit
+from pathlib import PurePath
+from urllib.parse import quote, unquote
 
 import msgspec
 from msgspec import Struct
@@ -41,6 +40,8 @@ from routewright.server.exchange import JSON, ClientLeft, Exchange, Receive, Sco
 from routewright.server.http_limits import HttpLimits
 from routewright.server.sse import EventStream
 from routewright.wire.json_scan import quoted, tree_of
+from routewright.wire.problems import listed
+from routewright.wire.timestamps import timestamp
 
 from .api import Operation, operations
 from .sessions import LONGEST_S, Operator, Session, Sessions, is_same
@@ -70,7 +71,16 @@ HEADERS = {
 }
 """Of every answer."""
 BODY_BYTES = 1 << 20
-_log = logging.getLogger(__name__)
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]+)?", re.ASCII | re.IGNORECASE)
+_MEDIA_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".svg": "image/svg+xml",
+}
+"""By suffix. The system's table is another on each machine, and browsers run no script of a wrong type."""
 
 
 class Asset(Struct, frozen=True):
@@ -102,8 +112,8 @@ class Ui:
         self._link_token = link_token
         self._owner = owner
         # sessions that began with a link end with the process, and hold nowhere else
-        process_keys = (secrets.token_bytes(32),)
-        self._sessions = Sessions(console.session_keys if link_token is None else lambda: process_keys)
+        self._process_keys = (secrets.token_bytes(32),)
+        self._sessions = Sessions(console.session_keys if link_token is None else lambda: self._process_keys)
         self._bodies = Bodies(16 * BODY_BYTES)
         self._limits = HttpLimits(body_bytes=BODY_BYTES)
 
@@ -137,19 +147,20 @@ class Ui:
             await self._serve_session(exchange)
         elif path.startswith("/api/"):
             await self._serve_operation(exchange, path.removeprefix("/api/"))
-        elif exchange.method not in ("GET", "HEAD"):
-            raise MethodNotAllowed("this address takes GET")
-        elif path == "/" and not exchange.scope["path"].endswith("/"):
-            await exchange.respond(b"", 307, JSON, {"Location": f"{exchange.scope['path'].rpartition('/')[2]}/"})
+        elif path in ("", "/") and not (address := exchange.scope["path"] or _mount_point(exchange)).endswith("/"):
+            _check_method(exchange, "GET", "HEAD")
+            await exchange.respond(b"", 307, JSON, {"Location": f"{quote(address.rpartition('/')[2])}/"})
         else:
-            await self._serve_asset(exchange, "/index.html" if path == "/" else path)
+            _check_method(exchange, "GET", "HEAD")
+            await self._serve_asset(exchange, "/index.html" if path in ("", "/") else path)
 
     def _check_host(self, exchange: Exchange) -> None:
         """Raise ``PermissionDenied`` for a name that is not ours."""
         # A page of another site may give its own name our address (DNS rebinding), and would then be of our origin.
         # Its name stands in Host. Addresses and localhost cannot be rebound; names have to be listed.
         # test_a_foreign_host_is_refused
-        host = urlsplit(f"//{exchange.header(b'host') or ''}").hostname or ""
+        match = _HOST.fullmatch(exchange.header(b"host") or "")
+        host = "" if match is None else match[1].strip("[]").lower()
         is_address = host == "localhost"
         with suppress(ValueError):
             ipaddress.ip_address(host)
@@ -163,14 +174,19 @@ class Ui:
         """Raise ``PermissionDenied`` for a request that another origin makes the browser send."""
         origin = exchange.header(b"origin")
         site = exchange.header(b"sec-fetch-site")
-        is_ours = origin is not None and urlsplit(origin).netloc == exchange.header(b"host")
+        host = exchange.header(b"host")
+        # a proxy that ends TLS may not say so, hence https always
+        is_ours = origin in (f"{exchange.scope.get('scheme', 'http')}://{host}", f"https://{host}")
         if (changes and not is_ours) or (origin is not None and not is_ours) or site in ("cross-site", "same-site"):
             raise PermissionDenied(f"the request comes from {quoted(origin or 'another origin')}; open the page itself")
 
     async def _serve_session(self, exchange: Exchange) -> None:
         """``GET`` tells who is signed in, ``POST`` signs in with a key or the token of a link, ``DELETE`` signs out."""
-        self._check_origin(exchange, changes=exchange.method not in ("GET", "HEAD"))
+        _check_method(exchange, "GET", "HEAD", "POST", "DELETE")
+        self._check_origin(exchange, changes=exchange.method in ("POST", "DELETE"))
         if exchange.method == "DELETE":
+            with suppress(AuthenticationFailed):
+                await self._end(await self._session(exchange))
             await exchange.json({}, {"Set-Cookie": self._cookie(exchange, "", 0)})
             return
         if exchange.method == "POST" and self._authorize is None:
@@ -194,7 +210,7 @@ class Ui:
             case {"key": str(key)}:
                 caller = await self._console.authenticate_operator(f"Bearer {key}")
                 assert caller.key_id is not None, "keys have ids"
-                return await self._operator_of(caller.key_id)
+                return await self._operator_of(caller.key_id, self._router.clock.time())
             case {"link": str(token)}:
                 if self._link_token is None or not is_same(token, self._link_token):
                     raise AuthenticationFailed("this link is not valid, or was used already; start the command again")
@@ -202,10 +218,20 @@ class Ui:
                 return self._owner
         raise ValidationFailed.at("", "holds no key", 'send {"key": "sk_live_..."}')
 
-    async def _operator_of(self, key_id: str) -> Operator:
-        """The operator of a key as it is stored now. Raises ``AuthenticationFailed`` once it is revoked."""
+    async def _end(self, session: Session) -> None:
+        """End all sessions that began as this one did, so that a copy of the cookie is worth nothing."""
+        if session.operator.key_id is not None:
+            await self._console.end_sessions(session.operator.key_id)
+        elif self._authorize is None:
+            self._process_keys = (secrets.token_bytes(32),)
+
+    async def _operator_of(self, key_id: str, began_at: float) -> Operator:
+        """The operator of a key as it is stored now. Raises ``AuthenticationFailed`` once it is revoked, and for
+        sessions that began before its operator signed out."""
         with suppress(NotFound):
             key = await self._console.key(wire.SYSTEM_ACCOUNT, key_id)
+            if timestamp(began_at) <= (key.signed_out_at or ""):
+                raise AuthenticationFailed("the session is over; sign in again")
             if key.revoked_at is None:
                 return Operator(name=key.name, writes="console:write" in (key.scopes or ()), key_id=key_id)
         raise AuthenticationFailed("the key of this session was revoked; sign in with another one")
@@ -217,14 +243,11 @@ class Ui:
             identity = self._authorize(exchange.scope)
             operator = await identity if isawaitable(identity) else identity
             return Session(operator, operator.name, now, now)
-        jar = SimpleCookie()
-        with suppress(CookieError):
-            jar.load(exchange.header(b"cookie") or "")
-        if (cookie := jar.get(COOKIE)) is None:
-            raise AuthenticationFailed("sign in first")
-        session = self._sessions.read(cookie.value, now)
+        session = self._sessions.read(_cookies(exchange), now)
         if session.operator.key_id is not None:
-            session = msgspec.structs.replace(session, operator=await self._operator_of(session.operator.key_id))
+            session = msgspec.structs.replace(
+                session, operator=await self._operator_of(session.operator.key_id, session.began_at)
+            )
         is_polling = exchange.header(b"x-polling") is not None  # which goes on when the operator has left
         if not is_polling and (renewed := self._sessions.renewed(session, now)) is not None:
             self._keep(exchange, renewed)
@@ -234,25 +257,26 @@ class Ui:
         exchange.headers["Set-Cookie"] = self._cookie(exchange, self._sessions.cookie(session), int(LONGEST_S))
 
     def _cookie(self, exchange: Exchange, value: str, seconds: int) -> str:
-        path = f"{exchange.scope.get('root_path', '').rstrip('/')}/"
+        path = quote(f"{_mount_point(exchange)}/")
         secure = "; Secure" if exchange.scope.get("scheme") == "https" else ""
-        return f"{COOKIE}={value}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
+        return f"{_cookie_name(exchange)}={value}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
 
     async def _serve_operation(self, exchange: Exchange, name: str) -> None:
-        """``GET /api/usage?{...}`` reads, ``POST /api/key-create`` changes; the arguments are a JSON object."""
+        """``GET /api/usage?{...}`` reads, and so does ``POST`` for arguments that are long for an address. ``POST
+        /api/key-create`` changes. The arguments are a JSON object."""
         is_trial = name == "try"
         if not is_trial and name not in self._operations:
             raise NotFound(f"there is no operation {quoted(name)}")
         changes = is_trial or self._operations[name].changes
-        if exchange.method != ("POST" if changes else "GET"):
-            raise MethodNotAllowed(f"this address takes {'POST' if changes else 'GET'}")
-        self._check_origin(exchange, changes=changes)
+        _check_method(exchange, *(("POST",) if changes else ("GET", "HEAD", "POST")))
+        self._check_origin(exchange, changes=exchange.method == "POST")
         session = await self._session(exchange)
         if changes:
             if not session.operator.writes:
                 raise PermissionDenied("you may look and change nothing; sign in with a key that has console:write")
             if not self._sessions.takes(exchange.header(b"x-change-token") or "", session.id):
                 raise PermissionDenied("the token of the change is missing or old; reload the page")
+        if exchange.method == "POST":
             arguments = await self._bodies.read(exchange, tree_of)
         else:
             query: bytes = exchange.scope.get("query_string", b"")
@@ -322,9 +346,32 @@ def _static_files(folder: Traversable, path: str) -> Iterator[tuple[str, Travers
 
 def _asset(file: Traversable) -> Asset:
     body = file.read_bytes()
-    kind = mimetypes.guess_type(file.name)[0] or "text/plain"
-    kind = "text/javascript" if file.name.endswith((".js", ".mjs")) else kind
-    charset = "; charset=utf-8" if kind.startswith("text/") else ""
-    return Asset(
-        body, gzip.compress(body, 9, mtime=0), f"{kind}{charset}".encode(), f'"{sha256(body).hexdigest()[:32]}"'
-    )
+    media_type = _MEDIA_TYPES.get(PurePath(file.name).suffix, "text/plain; charset=utf-8").encode()
+    return Asset(body, gzip.compress(body, 9, mtime=0), media_type, f'"{sha256(body).hexdigest()[:32]}"')
+
+
+def _check_method(exchange: Exchange, *methods: str) -> None:
+    if exchange.method not in methods:
+        error = MethodNotAllowed(f"this address takes {listed(methods)}")
+        error.headers = {"Allow": ", ".join(methods)}
+        raise error
+
+
+def _mount_point(exchange: Exchange) -> str:
+    root: str = exchange.scope.get("root_path", "")
+    return root.rstrip("/")
+
+
+def _cookie_name(exchange: Exchange) -> str:
+    """The cookie's name, with the port: browsers send cookies to all ports of a host."""
+    match = _HOST.fullmatch(exchange.header(b"host") or "")
+    return COOKIE if match is None or match[2] is None else f"{COOKIE}_{match[2][1:]}"
+
+
+def _cookies(exchange: Exchange) -> list[str]:
+    """The values of our cookie. There are several if one of another path, or of another program, has its name."""
+    # By hand, since Python's parser stops at the first cookie that it does not understand, of whatever program.
+    name = _cookie_name(exchange)
+    fields = [value for header, value in exchange.scope["headers"] if header == b"cookie"]
+    pairs = [pair.strip().partition("=") for pair in b";".join(fields).decode("latin-1").split(";")]
+    return [value for key, _, value in pairs if key == name]

@@ -8,6 +8,7 @@ import hmac
 import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from hashlib import sha256
 
 import msgspec
@@ -20,7 +21,6 @@ LONGEST_S = 12 * 3600.0
 IDLE_S = 30 * 60.0
 RENEWED_S = 60.0
 """Age from which a cookie is replaced when it is used."""
-_OVER = "the session is over; sign in again"
 
 
 class Operator(Struct, frozen=True, kw_only=True):
@@ -60,16 +60,18 @@ class Sessions:
         body = urlsafe_b64encode(msgspec.json.encode(session)).decode()
         return f"{body}.{self._sign(self._keys()[0], 'session', body)}"
 
-    def read(self, cookie: str, now: float) -> Session:
-        """The session of a cookie. Raises ``AuthenticationFailed`` if it is not ours, or over."""
-        body = cookie.partition(".")[0]
-        signature = cookie.partition(".")[2]
-        if not any(is_same(signature, self._sign(key, "session", body)) for key in self._keys()):
-            raise AuthenticationFailed(_OVER)
-        session = msgspec.json.decode(urlsafe_b64decode(body), type=Session)
-        if now >= session.began_at + LONGEST_S or now >= session.seen_at + IDLE_S:
-            raise AuthenticationFailed(_OVER)
-        return session
+    def read(self, cookies: Sequence[str], now: float) -> Session:
+        """The session of the first cookie that is ours and not over. Raises ``AuthenticationFailed``."""
+        for cookie in cookies:
+            body = cookie.partition(".")[0]
+            signature = cookie.partition(".")[2]
+            if not any(is_same(signature, self._sign(key, "session", body)) for key in self._keys()):
+                continue
+            with suppress(msgspec.DecodeError):  # of another version of this program
+                session = msgspec.json.decode(urlsafe_b64decode(body), type=Session)
+                if now < session.began_at + LONGEST_S and now < session.seen_at + IDLE_S:
+                    return session
+        raise AuthenticationFailed("the session is over; sign in again" if cookies else "sign in first")
 
     def renewed(self, session: Session, now: float) -> Session | None:
         """The session, used now. None: its cookie is young enough."""

@@ -234,6 +234,8 @@ class Key(Struct, _PeriodLimits, frozen=True, kw_only=True):
     """Highest charge for its calls per day (UTC), counted from the first call after it is set. None: no limit."""
     weekly_nanos: int | None = None
     """Highest charge for its calls per week, from Monday (UTC), counted likewise. None: no limit."""
+    signed_out_at: str | None = None
+    """Of an operator's key: sessions that began until then are over."""
 
     @property
     def has_limited_money(self) -> bool:
