@@ -1,0 +1,136 @@
+"""What the page answers to requests: each operation by right, and malformed, huge and misdirected ones."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+import pytest
+
+from routewright import Console, MemoryStorage, Router
+from routewright.testing import FakeClock
+from routewright.ui import Operator
+from routewright.ui.api import operations
+
+from .browser import Browser, page
+
+pytestmark = pytest.mark.anyio
+OPERATIONS = operations(Router(providers=[], storage=MemoryStorage()), Console(MemoryStorage()))
+
+
+@pytest.fixture
+async def browser(console: Console, clock: FakeClock) -> Browser:
+    browser = page(console, clock, link_token="t")
+    await browser.sign_in(link="t")
+    return browser
+
+
+@pytest.mark.parametrize("name", [*OPERATIONS, "try"])
+async def test_an_operation_needs_a_session_and_the_right_to_it(console: Console, clock: FakeClock, name: str) -> None:
+    changes = name == "try" or OPERATIONS[name].changes
+    method = "POST" if changes else "GET"
+    nobody = page(console, clock, link_token="t")
+    assert await nobody.status(method, f"/api/{name}", {}) == 401
+    reader, writer = page(console, clock, link_token="t", owner=Operator(name="eve")), nobody
+    for browser in (reader, writer):
+        await browser.sign_in(link="t")
+    assert (await reader.status(method, f"/api/{name}", {}) == 403) == changes
+    assert await writer.status(method, f"/api/{name}", {"nothing": 1}) in (200, 400)
+    if changes:
+        assert await writer.status("GET", f"/api/{name}") == 405
+        assert await writer.status("HEAD", f"/api/{name}") == 405
+        assert await writer.status("POST", f"/api/{name}", {}, x_change_token="") == 403
+    for browser in (reader, writer):
+        status, _, headers = await browser.ask("PUT", f"/api/{name}", {})
+        assert (status, headers["allow"]) == (405, "POST" if changes else "GET, HEAD, POST")
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    {
+        b"": 400,
+        b"{": 400,
+        b"[]": 400,
+        b"null": 400,
+        b'{"name": "a", "name": "b"}': 400,
+        b'{"name": NaN}': 400,
+        b'{"name": 1e999}': 400,
+        b'\xef\xbb\xbf{"name": "acme"}': 400,
+        b'{"name": "\\ud800"}': 400,
+        b'{"name": "\xff"}': 400,
+        b'{"name": ["acme"]}': 400,
+        b'{"by": "eve", "name": {}}': 400,
+        b"[" * 100_000: 400,
+        b'{"name": "' + b"x" * (1 << 20) + b'"}': 413,
+        b"[" + b"0," * 250_000 + b"0]": 413,
+    }.items(),
+)
+async def test_a_malformed_body_is_refused(browser: Browser, console: Console, body: bytes, status: int) -> None:
+    answers = [await browser.ask("POST", path, body) for path in ("/api/account-create", "/api/try", "/session")]
+    assert [answer[0] for answer in answers] == [status] * 3
+    assert len(msgspec.json.encode(answers[0][1])) < 2000
+    assert await console.accounts() == []
+
+
+async def test_arguments_come_in_the_address_or_in_the_body(browser: Browser, console: Console) -> None:
+    await console.create_account("é?&=%#+ /")
+    arguments: dict[str, Any] = {"account": "é?&=%#+ /"}
+    query = quote(msgspec.json.encode(arguments))
+    in_address = await browser.ask("GET", f"/api/standing?{query}")
+    in_body = await browser.ask("POST", "/api/standing", arguments, x_change_token="")
+    assert in_address[0] == 200
+    assert in_address[1] == in_body[1]
+    assert await browser.status("POST", "/api/standing", arguments, origin="http://evil.example") == 403
+    long = {"policy": {"name": "desk", "models": ["openai/gpt-6-luna"] * 2000}}
+    assert len(msgspec.json.encode(long)) > 40_000
+    assert await browser.status("POST", "/api/policy-check", long, x_change_token="") in (200, 400)
+    assert await browser.status("GET", f"/api/policy-check?{quote(msgspec.json.encode(long))}") in (200, 400)
+
+
+@pytest.mark.parametrize("query", ["%", "%ff", "{", "null", "account=acme", '{"account": NaN}', '{"a":1,"a":2}', "%00"])
+async def test_a_malformed_query_is_refused(browser: Browser, query: str) -> None:
+    assert await browser.status("GET", f"/api/accounts?{query}") == 400
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../app.py", "/..%2fapp.py", "/%2e%2e/app.py", "//etc/passwd", "/\\..\\app.py", "/views/../page.js",
+        "/./page.js", "/views", "/views/", "/static/page.js", "//", "//page.js", "/page.js/", "/page.js\0", "/PAGE.JS",
+        "/__init__.py", "/api", "/api/", "/api//accounts", "/api/../session", "/api/accounts/", "/session/",
+        "/index.html/..", "/é",
+    ],
+)  # fmt: skip
+async def test_only_the_files_of_the_page_are_served(browser: Browser, path: str) -> None:
+    assert await browser.status("GET", path) == 404
+
+
+async def test_nobody_signs_for_another(browser: Browser, console: Console) -> None:
+    draft = {"policy": {"name": "desk"}, "by": "eve"}
+    assert (await browser.ask("POST", "/api/policy-draft", draft))[1]["drafted_by"] == "owner"
+
+
+async def test_methods_that_an_address_does_not_take_are_refused(browser: Browser) -> None:
+    allowed = {"/": "GET HEAD", "/page.js": "GET HEAD", "/session": "GET HEAD POST DELETE"}
+    for path, methods in allowed.items():
+        for method in "POST PUT PATCH DELETE OPTIONS TRACE CONNECT get PROPFIND".split():
+            if method not in methods.split():
+                status, _, headers = await browser.ask(method, path)
+                assert (status, headers["allow"]) == (405, methods.replace(" ", ", ")), (method, path)
+    for path in ("/", "/page.js", "/session", "/api/accounts"):
+        status, answer, _ = await browser.ask("HEAD", path)
+        assert (status, answer) == (200, b"")
+
+
+async def test_a_web_socket_is_closed(browser: Browser) -> None:
+    messages: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Any) -> None:
+        messages.append(message)
+
+    await browser.app({"type": "websocket", "path": "/api/accounts"}, receive, send)
+    assert messages == [{"type": "websocket.close", "code": 1000}]
