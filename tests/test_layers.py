@@ -83,7 +83,7 @@ PUBLIC = set(
 """The modules of the top that users import, and that the reference documents: at most twenty."""
 PRIVATE = re.compile(r"_(?!_|replace$|asdict$|fields$).*")
 """Attributes that are no business of others; those of named tuples are."""
-OUTER = ("integrations", "server", "serve", "cli")
+OUTER = ("integrations", "server", "ui", "serve", "cli")
 """They use the library as a user does."""
 SEEN = {*PUBLIC, "wire", "testing", "_runtime"}
 """What they may import: the modules of users, and the ground."""

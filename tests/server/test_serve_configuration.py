@@ -216,6 +216,21 @@ def test_the_admin_port_must_be_another(refused: Refused) -> None:
     assert main(["serve", "--check", "--admin-port", "8081", "--workers", "3"]) == 0
 
 
+def test_the_page_needs_a_port_a_store_and_a_safe_way_to_it(refused: Refused, capsys: Capture) -> None:
+    assert refused("--ui") == "--ui: needs a port of its own; set --admin-port, as 9000"
+    beside = ("--ui", "--admin-port", "9100")
+    assert refused(*beside, "--store", "memory:").startswith("--ui: needs a store that can hold keys of operators")
+    reachable = (*beside, "--admin-host", "0.0.0.0")
+    said = refused(*reachable)
+    assert said.startswith("--admin-host: is '0.0.0.0', which other machines can reach, and there is no TLS")
+    assert "--insecure-bind" in said
+    assert main(["serve", "--check", *reachable, "--insecure-bind"]) == 0
+    assert main(["serve", "--check", "--admin-port", "9100", "--admin-host", "0.0.0.0"]) == 0
+    capsys.readouterr()
+    assert main(["serve", "--check", *beside]) == 0
+    assert "http://127.0.0.1:9100/ui/ for operators, with a key of theirs" in capsys.readouterr().out
+
+
 def test_tls_files_are_checked_before_the_start(refused: Refused, monkeypatch: Patch) -> None:
     key, certificate = (f"-----BEGIN {each}" for each in UNTRUSTED.read_text().split("-----BEGIN ")[1:])
     Path("key.pem").write_text(key)

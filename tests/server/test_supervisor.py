@@ -34,7 +34,7 @@ from routewright.serve.processes import (
     open_listeners,
     set_up_logging,
 )
-from routewright.serve.worker import announce_end, fit_open_files, protocol_of, serve_beside
+from routewright.serve.worker import announce_end, fit_open_files, serve_beside
 from routewright.server.http_limits import ConnectionLimits
 from routewright.server.http_protocol import ENDING
 
@@ -309,18 +309,16 @@ async def test_a_worker_makes_no_store_in_place_of_one_that_was_removed(tmp_path
 async def test_an_administrators_listener_that_fails_fails_the_worker() -> None:
     closed = socket.socket()
     closed.close()
-    plan = replace(PLAN, connections=asdict(ConnectionLimits()))
     with pytest.raises(OSError, match="Bad file descriptor"):
-        async with serve_beside(cast(Any, None), closed, protocol_of(plan)):
+        async with serve_beside(cast(Any, None), closed, ConnectionLimits()):
             raise AssertionError("it listens")
 
 
 @pytest.mark.anyio
 async def test_an_administrators_listener_ends_with_its_block() -> None:
-    plan = replace(PLAN, connections=asdict(ConnectionLimits()))
     before = asyncio.all_tasks()
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        async with serve_beside(cast(Any, None), listener, protocol_of(plan)):
+        async with serve_beside(cast(Any, None), listener, ConnectionLimits()):
             socket.create_connection(listener.getsockname(), timeout=5).close()
         assert asyncio.all_tasks() == before
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+from typing import Any
 
 import msgspec
 import pytest
@@ -342,7 +343,7 @@ async def test_every_answer_has_the_headers_and_none_lets_other_origins_in(conso
 
 async def test_a_store_that_cannot_be_read_signs_nobody_in(clock: FakeClock) -> None:
     class Broken(MemoryStorage):
-        async def read(self, *arguments: object, **options: object) -> object:  # type: ignore[override]
+        async def read(self, *arguments: Any) -> Any:
             raise OSError("disk /secret/path")
 
     browser = page(Console(Broken(clock=clock), clock=clock, secret=SECRET), clock)

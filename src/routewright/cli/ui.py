@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
+import argparse
 import os
 import secrets
 import signal
 import sys
 import webbrowser
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -32,10 +29,16 @@ from .store import STORE, existing_store
 CONNECTIONS = 64
 
 
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port, 0 to 65535")
+    return int(text)
+
+
 @verb(
     "ui",
     STORE,
-    arg("--port N", "port to listen on (default: any free one)", int, 0),
+    arg("--port N", "port to listen on (default: any free one)", _port),
     flag("--read-only", "look and change nothing"),
     flag("--no-browser", "only print the link"),
     group("what the page shows besides, and tries requests with", CACHE, CATALOGUE, POLICIES),
@@ -43,53 +46,42 @@ CONNECTIONS = 64
 async def _run(args: Namespace, screen: Screen) -> None:
     """Show a store on a page in the browser.
 
-    Only this machine can reach the page. The link signs in one browser, once; Ctrl-C ends the page. Providers are found
-    by their keys in the environment, and are called only for requests that you try."""
+    Only this machine can reach the page. The link signs in one browser, once; Ctrl-C ends the page. Models are called
+    only for requests that you try, of the providers with a key in the environment."""
     check_extra("ui")
     from routewright.serve.processes import listen  # these need the extra
     from routewright.serve.worker import serve_beside
     from routewright.server.http_limits import ConnectionLimits
-    from routewright.server.http_protocol import BoundedProtocol
     from routewright.ui import Operator, create_ui
 
     storage = existing_store(args)
     async with router_of(args, sandbox=False, storage=storage, cache=named_cache(args)) as router:
         await TraceStore(storage).retention()  # fail before the browser opens if the store cannot be opened
-        listener = listen(Address("127.0.0.1", args.port), "--port")
+        listener = listen(Address("127.0.0.1", args.port or 0), "--port")
         token = secrets.token_urlsafe(32)
-        owner = Operator(name=_login_name(), writes=not args.read_only)
+        names = (os.environ.get(variable) for variable in ("LOGNAME", "USER", "USERNAME"))
+        owner = Operator(name=next(filter(None, names), "owner"), writes=not args.read_only)
         page = create_ui(router, Console(storage), link_token=token, owner=owner)
-        protocol = partial(BoundedProtocol, limits=ConnectionLimits(open=CONNECTIONS))
         # in the fragment, which browsers send to nobody
         link = f"http://127.0.0.1:{listener.getsockname()[1]}/#link={token}"
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            async with serve_beside(page, listener, protocol):  # type: ignore[arg-type]  # uvicorn only calls it
+            async with serve_beside(page, listener, ConnectionLimits(open=CONNECTIONS)):
                 screen.text(f"the page: {link}\n")
                 screen.note("the link signs in one browser, once; Ctrl-C ends the page")
-                with _redirect_to(link) as file:
+                with TemporaryDirectory(prefix="routewright-", ignore_cleanup_errors=True) as folder:
                     if not args.no_browser and _has_screen():
-                        await anyio.to_thread.run_sync(webbrowser.open, file.as_uri())
+                        await anyio.to_thread.run_sync(_open_browser, link, Path(folder, "page.html"))
                     async for _ in signals:
                         break
 
 
-@contextmanager
-def _redirect_to(link: str) -> Iterator[Path]:
-    """A file that sends a browser to the link. Only its owner can read it, while other users of the machine can see
-    the arguments with which a browser is started."""
-    with TemporaryDirectory(prefix="routewright-", ignore_cleanup_errors=True) as folder:
-        file = Path(folder, "page.html")
-        file.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={link}">', "utf-8")
-        yield file
+def _open_browser(link: str, redirect: Path) -> None:
+    # Other users of the machine see the arguments with which a browser is started, but cannot read this file.
+    # test_only_this_machine_and_the_browser_of_the_owner_get_the_link
+    redirect.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={link}">', "utf-8")
+    webbrowser.open(redirect.as_uri())
 
 
 def _has_screen() -> bool:
     """False where only a browser in the terminal could open."""
     return sys.platform in ("darwin", "win32") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")))
-
-
-def _login_name() -> str:
-    try:
-        return getpass.getuser()
-    except (ImportError, KeyError, OSError):  # a container's user without a name
-        return "owner"

@@ -338,9 +338,8 @@ def listen(address: Address, name: str) -> socket.socket:
         (family, *_), *_ = socket.getaddrinfo(*host_port, type=socket.SOCK_STREAM)
         both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
         listener = socket.create_server(host_port, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
-    except (OSError, OverflowError) as error:
-        text = str(error.strerror) if isinstance(error, OSError) else "the highest port is 65535"
-        reason = text.partition(" (while")[0]
+    except OSError as error:
+        reason = str(error.strerror).partition(" (while")[0]
         problem = f"cannot listen at {address.host} port {address.port}: {reason}"
         raise ValidationFailed.at(name, problem, "choose another port, or stop what uses it") from error
     return socket.socket(fileno=listener.detach())  # detects TCP, for which asyncio sets TCP_NODELAY

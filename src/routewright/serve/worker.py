@@ -81,9 +81,9 @@ class WorkerApp:
             announce_end(scope["state"])
             await app.start()
             if self._administration is not None:
-                protocol = protocol_of(self._plan, connections=OPERATORS)
+                limits = ConnectionLimits(**self._plan.connections | {"open": OPERATORS})
                 proxies = self._plan.trusted_proxies
-                await stack.enter_async_context(serve_beside(admin, self._administration, protocol, proxies))
+                await stack.enter_async_context(serve_beside(admin, self._administration, limits, proxies))
             self._app = app
             await send({"type": "lifespan.startup.complete"})
             await receive()
@@ -155,13 +155,13 @@ class _QuietServer(uvicorn.Server):
 
 @asynccontextmanager
 async def serve_beside(
-    app: Application, listener: socket, protocol: type[asyncio.Protocol], proxies: Sequence[str] = ()
+    app: Application, listener: socket, limits: ConnectionLimits, proxies: Sequence[str] = ()
 ) -> AsyncIterator[None]:
     """Serve an application beside what the block does. ``proxies``: trusted ones."""
     config = uvicorn.Config(
         app,
         interface="asgi3",
-        http=protocol,
+        http=partial(BoundedProtocol, limits=limits),  # type: ignore[arg-type]  # uvicorn only calls it
         proxy_headers=bool(proxies),
         forwarded_allow_ips=[*proxies],
         lifespan="off",
@@ -185,11 +185,9 @@ async def serve_beside(
         await asyncio.wait([task])
 
 
-def protocol_of(plan: Plan, connections: int | None = None) -> type[asyncio.Protocol]:
-    """uvicorn's protocol within the plan's limits. ``connections``: by default as many as the plan and
-    open files allow."""
-    limits = ConnectionLimits(**plan.connections)
-    limits = fit_open_files(limits) if connections is None else replace(limits, open=connections)
+def protocol_of(plan: Plan) -> type[asyncio.Protocol]:
+    """uvicorn's protocol, with as many connections as the plan and open files allow."""
+    limits = fit_open_files(ConnectionLimits(**plan.connections))
     return partial(BoundedProtocol, limits=limits)  # type: ignore[return-value]  # uvicorn only calls it
 
 

@@ -80,7 +80,7 @@ _MEDIA_TYPES = {
     ".json": "application/json",
     ".svg": "image/svg+xml",
 }
-"""By suffix. The system's table is another on each machine, and browsers run no script of a wrong type."""
+"""By suffix. Systems differ in their tables, and browsers run no script of a wrong type."""
 
 
 class Asset(Struct, frozen=True):

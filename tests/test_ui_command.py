@@ -1,0 +1,222 @@
+"""The command ``ui``: a page on a store, for the owner of the machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from routewright import Console, SqliteStorage
+from routewright.cli import main
+from routewright.wire import Policy
+
+pytestmark = pytest.mark.xdist_group("real_time")
+PATIENCE_S = 30.0
+_LINK = re.compile(r"http://127\.0\.0\.1:(\d+)/#link=(\S+)")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    console = Console(SqliteStorage(tmp_path / "traces.db"))
+    console.blocking.create_account("acme")
+    console.blocking.close()
+    return tmp_path / "traces.db"
+
+
+class Command:
+    """The command as a process."""
+
+    def __init__(self, folder: Path, *options: str, **variables: str) -> None:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("ROUTEWRIGHT_", "OPENAI_"))}
+        kept |= {"TMPDIR": str(folder), "BROWSER": "", "DISPLAY": "", "WAYLAND_DISPLAY": ""} | variables
+        self.out, self.err = folder / "out.txt", folder / "err.txt"
+        with self.out.open("w") as out, self.err.open("w") as err:
+            command = [sys.executable, "-m", "routewright", "ui", "--store", "traces.db", *options]
+            self.process = subprocess.Popen(command, cwd=folder, env=kept, stdout=out, stderr=err)
+        link = self.until(lambda: _LINK.search(self.out.read_text("utf-8")))
+        self.port, self.token = int(link[1]), link[2]
+        self.cookie = self.change_token = ""
+
+    def until(self, look: Any) -> Any:
+        ends = time.monotonic() + PATIENCE_S
+        while not (result := look()):
+            assert time.monotonic() < ends, self.err.read_text("utf-8")
+            assert self.process.poll() is None, self.err.read_text("utf-8")
+            time.sleep(0.02)
+        return result
+
+    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        headers = {"Origin": f"http://127.0.0.1:{self.port}", "Content-Type": "application/json"}
+        headers |= {"Cookie": self.cookie, "X-Change-Token": self.change_token}
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        response = connection.getresponse()
+        text = response.read()
+        self.cookie = (response.getheader("set-cookie") or self.cookie).partition(";")[0]
+        connection.close()
+        return response.status, json.loads(text) if text[:1] in (b"{", b"[") else text.decode()
+
+    def sign_in(self) -> dict[str, Any]:
+        status, session = self.ask("POST", "/session", {"link": self.token})
+        assert status == 200
+        self.change_token = session["token"]
+        return dict(session)
+
+
+@contextmanager
+def running(folder: Path, *options: str, **variables: str) -> Iterator[Command]:
+    command = Command(folder, *options, **variables)
+    try:
+        yield command
+    finally:
+        command.process.terminate()
+        assert command.process.wait(10) == 0, command.err.read_text("utf-8")
+
+
+def test_the_link_signs_the_owner_in_once(store: Path) -> None:
+    with running(store.parent) as command:
+        assert command.ask("GET", "/api/accounts")[0] == 401
+        session = command.sign_in()
+        assert session["writes"] is True
+        assert session["operator"]
+        assert [account["name"] for account in command.ask("GET", "/api/accounts")[1]] == ["acme"]
+        assert command.ask("POST", "/api/account-create", {"name": "globex"})[0] == 200
+        assert command.ask("POST", "/session", {"link": command.token})[0] == 401
+    console = Console(SqliteStorage(store))
+    assert [account.name for account in console.blocking.accounts()] == ["acme", "globex"]
+    console.blocking.close()
+
+
+def test_read_only_changes_nothing(store: Path) -> None:
+    with running(store.parent, "--read-only") as command:
+        assert command.sign_in()["writes"] is False
+        assert command.ask("POST", "/api/account-create", {"name": "globex"})[0] == 403
+
+
+def test_ctrl_c_ends_it_and_its_sessions(store: Path) -> None:
+    command = Command(store.parent)
+    command.sign_in()
+    command.process.send_signal(signal.SIGINT)
+    assert command.process.wait(10) == 0
+    assert "Traceback" not in command.err.read_text("utf-8")
+    cookie = command.cookie
+    with running(store.parent, "--port", str(command.port)) as later:
+        later.cookie = cookie
+        assert later.ask("GET", "/session")[0] == 401
+        assert later.ask("POST", "/session", {"link": command.token})[0] == 401
+
+
+def test_only_this_machine_and_the_browser_of_the_owner_get_the_link(store: Path) -> None:
+    opened = store.parent / "opened.txt"
+    browser = store.parent / "browser.sh"
+    browser.write_text(f'#!/bin/sh\necho "$@" > {opened}.part\nmv {opened}.part {opened}\n')
+    browser.chmod(0o755)
+    with running(store.parent, BROWSER=str(browser)) as command:
+        command.until(opened.exists)
+        address = opened.read_text().strip()
+        assert command.token not in address  # which every user of the machine sees in the list of processes
+        file = Path(address.removeprefix("file://"))
+        assert f"url=http://127.0.0.1:{command.port}/#link={command.token}" in file.read_text()
+        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+        assert command.token.encode() not in Path(f"/proc/{command.process.pid}/cmdline").read_bytes()
+        assert command.token not in command.err.read_text("utf-8")
+        listening = Path("/proc/net/tcp").read_text().split()
+        assert f"0100007F:{command.port:04X}" in listening
+        assert f"00000000:{command.port:04X}" not in listening
+    assert not file.exists()
+
+
+def test_the_browser_stays_closed_on_request(store: Path) -> None:
+    opened = store.parent / "opened.txt"
+    with running(store.parent, "--no-browser", BROWSER=f"touch {opened} %s") as command:
+        command.sign_in()
+        assert not opened.exists()
+
+
+def test_requests_are_tried_without_any_key_in_the_sandbox(store: Path) -> None:
+    with running(store.parent) as command:
+        command.sign_in()
+        request = {"messages": [{"role": "user", "content": "Hello"}]}
+        status, events = command.ask("POST", "/api/try", {**request, "environment": "sandbox"})
+        assert status == 200
+        assert "event: route.completed" in events
+        live = command.ask("POST", "/api/try", {**request, "environment": "production"})[1]
+        assert "set a provider's key" in str(live) or "in the server's environment" in str(live)
+
+
+def test_files_of_policies_models_and_answers_are_used(store: Path) -> None:
+    folder = store.parent
+    (folder / "policies.toml").write_text('[[policies]]\nname = "desk"\ngoal = "quality"\n')
+    (folder / "models.toml").write_text("")
+    options = ("--policies", "policies.toml", "--catalogue", "models.toml")
+    with running(folder, *options) as command:
+        command.sign_in()
+        request = {"messages": [{"role": "user", "content": "Hello"}], "policy_id": "desk"}
+        assert "desk@" in str(command.ask("POST", "/api/try", request)[1])
+    assert main(["ui", "--store", str(store), "--cache", str(folder / "none.db")]) == 2
+    assert main(["ui", "--store", str(store), "--policies", str(folder / "none.toml")]) == 2
+
+
+def test_deliveries_of_webhooks_stay_with_those_who_deliver(store: Path) -> None:
+    received: list[Any] = []
+    with socket.create_server(("127.0.0.1", 0)) as endpoint, running(store.parent) as command:
+        endpoint.setblocking(False)
+        console = Console(SqliteStorage(store))
+        url = f"http://127.0.0.1:{endpoint.getsockname()[1]}/"
+        console.blocking.create_endpoint("default", url, allow_loopback=True)
+        command.sign_in()
+        assert command.ask("POST", "/api/incident-open", {"title": "down", "severity": "critical"})[0] == 200
+        assert command.ask("POST", "/api/policy-draft", {"policy": {"name": Policy(name="desk").name}})[0] == 200
+        deliveries = console.blocking.deliveries("default")
+        console.blocking.close()
+        assert all(not delivery.attempts for delivery in deliveries)
+        with pytest.raises(BlockingIOError):
+            received.append(endpoint.accept())
+
+
+def test_what_cannot_be_shown_is_refused_before_the_browser_opens(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ROUTEWRIGHT_STORE", raising=False)
+    (tmp_path / "text.db").write_text("nothing of the kind" * 1000)
+    refusals = {
+        (): "--store: is missing",
+        ("--store", str(tmp_path / "none.db")): "there is no store",
+        ("--store", str(tmp_path / "text.db")): "text.db",
+    }
+    for options, text in refusals.items():
+        assert main(["ui", *options]) in (1, 2)
+        out, err = capsys.readouterr()
+        assert text in err
+        assert out == ""
+    for port in ("70000", "-1", "x"):
+        with pytest.raises(SystemExit):
+            main(["ui", "--store", str(store), f"--port={port}"])
+        assert f"'{port}' is not a port, 0 to 65535" in capsys.readouterr().err
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["ui", "--store", str(store), "--port", str(taken.getsockname()[1])]) == 2
+    assert "Address already in use" in capsys.readouterr().err
+
+
+def test_a_missing_extra_is_one_sentence(
+    store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("routewright.cli.serve.find_spec", lambda name: None)
+    assert main(["ui", "--store", str(store)]) == 2
+    assert capsys.readouterr().err.endswith(
+        "'routewright ui' needs uvicorn and httptools, which are not installed; "
+        "run: pip install 'routewright[server]'\n"
+    )
