@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import anyio
 import msgspec
 
 from routewright import Console, Router, Settings
@@ -43,9 +44,13 @@ class Browser:
         }
         messages: list[Any] = []
 
+        raw = body if isinstance(body, bytes) else b"" if body is None else msgspec.json.encode(body)
+        requests = [{"type": "http.request", "body": raw}]
+
         async def receive() -> Any:
-            raw = body if isinstance(body, bytes) else b"" if body is None else msgspec.json.encode(body)
-            return {"type": "http.request", "body": raw}
+            if not requests:
+                await anyio.sleep_forever()
+            return requests.pop()
 
         async def send(message: Any) -> None:
             messages.append(message)

@@ -13,7 +13,7 @@ from routewright.ui import Operator, create_ui
 from routewright.ui.api import operations, policy_fields
 from routewright.wire import Params, PolicyClass, PolicyMatch
 
-from .test_sign_in import Browser
+from .browser import Browser
 
 pytestmark = pytest.mark.anyio
 
