@@ -355,6 +355,8 @@ async def test_the_nearest_limits_are_those_used_most(console: Console, storage:
     ]  # fmt: skip
     assert entries[1].purse.percent == 125
     assert await console.nearest_limits(1) == entries[:1]
+    assert await console.nearest_limits(account="half") == entries[2:3]
+    assert await console.nearest_limits(account="nobody") == []
 
 
 async def test_the_standing_has_charges_reservations_and_balance(console: Console, storage: Storage) -> None:

@@ -223,13 +223,14 @@ class Console(Closing):
             limited_tags,
         )  # fmt: skip
 
-    async def nearest_limits(self, count: int = 10) -> list[wire.AccountPurse]:
+    async def nearest_limits(self, count: int = 10, *, account: str | None = None) -> list[wire.AccountPurse]:
         """The balances and limits of accounts that are used most, by the share that is spent or reserved. Those of keys
-        and tags are left out. Reads every account with limits."""
-        names = [account.name for account in await self.accounts() if account.has_limited_money]
+        and tags are left out. ``account``: of this one only; None: it reads every account with limits."""
+        names = [other.name for other in await self.accounts() if other.has_limited_money]
         purses = [
             wire.AccountPurse(name, purse)
             for name in names
+            if account in (None, name)
             for purse in (await self._read_standing(name)).purses
             if purse.limit_nanos is not None
         ]

@@ -1,8 +1,10 @@
 // A chart of values over time, drawn by uPlot, with the same figures as a table.
 
-import { Table, count, html, useEffect, useRef, useState } from "./lib.js";
+import { Table, count, html, to, useEffect, useRef, useState } from "./lib.js";
 
-const DAY = 86400;
+export const HOUR = 3600;
+export const DAY = 86400;
+export const RANGES = { "24h": ["24 hours", HOUR, 24], "7d": ["7 days", DAY, 7], "30d": ["30 days", DAY, 30] };
 const HEIGHT = 220;
 const TICKS = [1, 2, 3, 4, 6, 7, 12, 14, 24, 48]; // steps between two ticks
 const DASHES = { solid: [], dashed: [6, 4] };
@@ -18,6 +20,18 @@ const tickOf = (time, step) => {
   const text = clock.format(time * 1000);
   return text === "00:00" ? day.format(time * 1000) : text;
 };
+
+export const dayOf = (time) => new Date(time * 1000).toISOString().slice(0, 10);
+
+/** Starts of the hours or days of a range that ends now. */
+export function timesOf(step, steps) {
+  const last = Math.floor(Date.now() / 1000 / step) * step;
+  return Array.from({ length: steps }, (_, index) => last - (steps - 1 - index) * step);
+}
+
+/** Links to the ranges of a view; the address holds the chosen one. */
+export const Ranges = ({ view, params, chosen }) => html`<div class="tabs" role="group" aria-label="Time">${Object.entries(RANGES).map(([name, [text]]) =>
+  html`<a href=${to(view, { ...params, range: name })} aria-current=${name === chosen ? "true" : undefined}>${text}</a>`)}</div>`;
 
 /** `times`: starts of steps of `step` seconds, in Unix seconds. `series`: [{name, values, line}], with null where there
  * is no value. `isStacked`: as bars on top of each other, else as lines (`line`: "solid" or "dashed"). `totals`: the

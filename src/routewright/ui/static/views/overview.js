@@ -1,25 +1,15 @@
 // The front page: what was spent and how well it went, what is wrong, and how far the month is.
 
 import { change } from "../api.js";
-import { Chart } from "../chart.js";
+import { Chart, DAY, HOUR, RANGES, Ranges, dayOf, timesOf } from "../chart.js";
 import { ALL, Badge, Confirm, Empty, Field, Figure, Form, Fragment, Here, Loaded, Meter, Opens, Section, Select, Table, Time, View } from "../lib.js";
 import { bytes, count, html, ms, percent, setParams, to, usd, useContext, useMemo, useRead } from "../lib.js";
 
-const HOUR = 3600;
-const DAY = 86400;
-const RANGES = { "24h": ["24 hours", HOUR, 24], "7d": ["7 days", DAY, 7], "30d": ["30 days", DAY, 30] };
 const SHOWN = 6; // groups that a chart names
 const GROUPS = { model: "Model", account: "Account", policy_version: "Policy version", shadow: "Shadow of a policy", tenant: "Tenant", workflow: "Workflow" };
 const LEVELS = { account: "Balance", day: "Day", week: "Week", month: "Month", tag: "Tag" };
-const dayOf = (time) => new Date(time * 1000).toISOString().slice(0, 10);
 const secondsOf = (text) => Date.parse(text) / 1000;
 const sum = (values) => values.reduce((total, value) => total + value, 0);
-
-/** Starts of the hours or days of a range that ends now. */
-function timesOf(step, steps) {
-  const last = Math.floor(Date.now() / 1000 / step) * step;
-  return Array.from({ length: steps }, (_, index) => last - (steps - 1 - index) * step);
-}
 
 /** A row's group as text. */
 const groupOf = (row, groupBy) => (row.rest ? "All others" : row.group ?? `(no ${(GROUPS[groupBy] || groupBy).toLowerCase()})`);
@@ -94,14 +84,9 @@ const ATTEMPTS = [
 ];
 
 function Limits({ account }) {
-  const limits = useRead("nearest-limits", {}, { skip: account !== undefined, every: 60 });
-  const standing = useRead("standing", { account }, { skip: account === undefined, every: 60 });
+  const limits = useRead("nearest-limits", { account }, { every: 60 });
   const now = new Date();
   const days = new Date(Date.UTC(now.getUTCFullYear(), now.getUTCMonth() + 1, 0)).getUTCDate();
-  const rows = account === undefined ? limits.data
-    : standing.data && ["balance", "day", "week", "month"].map((name) => standing.data[name]).filter((purse) => purse?.limit_usd != null)
-      .map((purse) => ({ account, purse }));
-  const none = account === "default" ? "The default account has no limits." : "No limits are set.";
   const columns = [
     { name: "Account", of: (row) => html`<a href=${to("accounts", { account: row.account })}>${row.account}</a>` },
     { name: "Limit", of: (row) => LEVELS[row.purse.level] || row.purse.level },
@@ -110,8 +95,8 @@ function Limits({ account }) {
   ];
   return html`<${Section} title="Budgets">
     <p class="note">Day ${now.getUTCDate()} of ${days} of this month (UTC)${account === undefined && "; the ten limits that are used most"}.</p>
-    ${account === "default" && standing.error ? html`<${Empty}>${none}<//>` : html`<${Loaded} of=${{ ...(account === undefined ? limits : standing), data: rows }}>${(data) =>
-      html`<${Table} caption="Limits" columns=${columns} rows=${data} empty=${none} />`}<//>`}<//>`;
+    <${Loaded} of=${limits}>${(rows) => html`<${Table} caption="Limits" columns=${columns} rows=${rows}
+      empty=${html`No limits are set; <a href=${to("accounts")}>accounts</a> can have them.`} />`}<//><//>`;
 }
 
 function Incidents() {
@@ -189,8 +174,7 @@ export function Overview({ params }) {
   const status = useRead("status", {}, { every: 10 });
   const options = (groups.data || [groupBy]).map((name) => [name, GROUPS[name] || name.replace("metadata.", "Metadata: ")]);
   const since = range === "24h" ? "yesterday and today (UTC)" : "";
-  const choices = html`<nav class="tabs" aria-label="Time">${Object.entries(RANGES).map(([name, [text]]) =>
-    html`<a href=${to("overview", { ...params, range: name })} aria-current=${name === range ? "true" : undefined}>${text}</a>`)}</nav>
+  const choices = html`<${Ranges} view="overview" params=${params} chosen=${range} />
     <${Select} label="Group by" value=${groupBy} options=${options} onChange=${(event) => setParams({ group_by: event.target.value })} />`;
   return html`<${View} title="Overview" actions=${choices}>
     ${status.data && html`<${Problems} problems=${status.data.problems} />`}
