@@ -46,6 +46,8 @@ MOST_TRACES = 500
 """Traces that the risk of the cache is read from."""
 _STORED_ONLY = {"digest", "secrets"}
 """Fields of keys and endpoints that leave the server with nobody."""
+_NOT_LISTED = {"decision_input"}
+"""Fields that a trace has, but not as an item of a list: half of its bytes, which no list shows."""
 
 
 class Operation(Struct, frozen=True):
@@ -84,7 +86,8 @@ def shown(value: object) -> object:
         return msgspec.to_builtins(value)  # what is set, as people write it
     if isinstance(value, wire.NewEndpoint):
         return {"secret": value.secret.reveal(), "endpoint": shown(value.endpoint)}
-    hidden = _STORED_ONLY if isinstance(value, wire.Key | wire.Endpoint) else ()
+    hidden = _STORED_ONLY if isinstance(value, wire.Key | wire.Endpoint) else set()
+    hidden = _NOT_LISTED if type(value) is wire.TraceItem else hidden
     match value:
         case list() | tuple():
             return [shown(item) for item in value]

@@ -15,7 +15,7 @@ import { Try } from "./views/try.js";
 
 const VIEWS = {
   overview: ["Overview", Overview, { coversAll: true }],
-  traces: ["Traces", ({ parts }) => (parts[0] ? html`<${Trace} id=${parts[0]} key=${parts[0]} />` : html`<${Traces} />`)],
+  traces: ["Traces", ({ parts }) => (parts[0] ? html`<${Trace} id=${parts.join("/")} key=${parts.join("/")} />` : html`<${Traces} />`)],
   policies: ["Policies", Policies],
   accounts: ["Accounts", Accounts],
   webhooks: ["Webhooks", Webhooks],

@@ -1,3 +1,226 @@
-import { View, html } from "../lib.js";
+// One trace: what it cost, its spans over time, why its model was chosen, and its texts.
 
-export const Trace = () => html`<${View} title="Trace" />`;
+import { change } from "../api.js";
+import { Badge, Empty, Field, Figure, Form, Here, Loaded, Opens, Section, Table, Time, View, count, html, ms } from "../lib.js";
+import { percent, setParams, to, useContext, useOwner, useRead, useRef, useState, usd } from "../lib.js";
+import { STATUS } from "./traces.js";
+
+// --- Facts: fields of a record, with the unit that their names say
+
+const inWords = (name) => name.replace(/_(ms|usd|s)$/, "").replaceAll("_", " ");
+const traceLink = (id) => html`<a href=${to(`traces/${id}`)}>${id}</a>`;
+const tokensOf = ({ input, output }) => `${count(input)} in, ${count(output)} out`;
+const SHARES = ["similarity", "risk", "max_error"];
+const SHOWN_BESIDE = ["id", "parent_id", "type", "name", "candidates", "rejected", "shadow"];
+
+function valueOf(name, value) {
+  if (name.endsWith("trace_id")) return traceLink(value);
+  if (name === "tokens") return `${tokensOf(value)}, ${count(value.cached)} cached`;
+  if (name === "cost_range_usd") return value.map(usd).join(" to ");
+  if (name.endsWith("_usd")) return usd(value);
+  if (/_m?s$/.test(name)) return ms(name.endsWith("_ms") ? value : value * 1000);
+  if (SHARES.includes(name)) return percent(value);
+  return value === true ? "yes" : textOf(value);
+}
+
+const textOf = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+const List = ({ rows }) => html`<dl class="facts">${rows.map(([name, value]) =>
+  html`<div><dt>${name}</dt> <dd>${value}</dd></div>`)}</dl>`;
+
+/** The fields of a record that say something. */
+const Facts = ({ of }) => html`<${List} rows=${Object.entries(of).filter(([name, value]) => value != null && value !== false
+  && value.length !== 0 && !SHOWN_BESIDE.includes(name)).map(([name, value]) => [inWords(name), valueOf(name, value)])} />`;
+
+const Text = ({ label, kind = "", children }) =>
+  html`<pre class=${kind} tabindex="0" role="region" aria-label=${label}>${children}</pre>`;
+
+// --- The spans: a tree, and a bar for the time of each
+
+const TITLES = {
+  decision: () => "Decision",
+  cache: () => "Cache look-up",
+  model: ({ model }) => model,
+  fallback: () => "Fallback",
+  guardrail: ({ name }) => `Guardrail ${name}`,
+  step: ({ number, name }) => `Step ${number}: ${inWords(name)}`,
+  sub_trace: ({ model }) => `Call ${model || ""}`,
+  tool: ({ tool }) => `Tool ${tool}`,
+};
+const NOTES = {
+  cache: ({ hit, mode, refused_by: guard, explored }) => [hit ? "hit" : "miss", mode, guard && `refused by ${guard}`,
+    explored && "answered live as a check"].filter(Boolean).join(", "),
+  model: (span) => [`attempt ${span.attempt}`, ...["hedge", "probe", "repair"].filter((mark) => span[mark])].join(", "),
+  fallback: (span) => `${span.from_model} → ${span.to_model}: ${inWords(span.fault || span.reason)}`,
+  guardrail: ({ action, rule, stage, count: hits }) => `${action} ${rule} in the ${stage}, ${count(hits)}×`,
+  sub_trace: ({ trace_id: id }) => traceLink(id),
+  tool: (span) => span.still_running && "still running",
+};
+
+/** Spans in the order of the tree, each with its level; `closed` ones hide those below. */
+function rowsOf(spans, closed) {
+  const below = Map.groupBy(spans, (span) => span.parent_id ?? 0);
+  const walk = (id, level) => (below.get(id) || []).flatMap((span) => {
+    const row = { span, level, isParent: below.has(span.id), isOpen: !closed.has(span.id) };
+    return row.isParent && row.isOpen ? [row, ...walk(span.id, level + 1)] : [row];
+  });
+  return walk(0, 1);
+}
+
+function SpanRow({ row: { span, level, isParent, isOpen }, total, isFirst, isChosen, toggle, choose, press }) {
+  const place = { left: `${(100 * span.start_ms) / total}%`, width: `${(100 * span.duration_ms) / total}%` };
+  const fold = html`<button type="button" class="quiet fold" tabindex="-1" aria-hidden="true" onClick=${toggle}>
+    ${isOpen ? "▾" : "▸"}</button>`;
+  return html`<div role="row" class="span" tabindex=${isFirst ? 0 : -1} data-id=${span.id} aria-level=${level}
+    aria-expanded=${isParent ? isOpen : undefined} aria-selected=${isChosen} onKeyDown=${press} onClick=${choose}>
+    <span role="gridcell" class="name" style=${{ paddingLeft: `${level * 20}px` }}>${isParent && fold}
+      <b>${TITLES[span.type](span)}</b> <span class="note">${NOTES[span.type]?.(span)}</span></span>
+    <span role="gridcell"><${Badge} kind=${{ ok: "good", error: "bad" }[span.status]}>${span.error || span.status}<//></span>
+    <span role="gridcell" class="number">${ms(span.duration_ms)}</span>
+    <span role="gridcell" class="number">${span.cost_usd === undefined ? "" : usd(span.cost_usd)}</span>
+    <span role="gridcell" class="number">${span.tokens && `${count(span.tokens.input)} + ${count(span.tokens.output)}`}</span>
+    <span role="gridcell" class="time"><span class="hidden">from ${ms(span.start_ms)}</span>
+      <span class="part ${span.status}" style=${place}></span></span></div>
+  ${isChosen && html`<div role="row" aria-level=${level}><div role="gridcell" aria-colspan="6"><${Facts} of=${span} /></div></div>`}`;
+}
+
+function Spans({ trace }) {
+  const chosen = Number(useContext(Here).route.params.span);
+  const [closed, setClosed] = useState(() => new Set(
+    trace.spans.filter(({ type, id }) => type === "sub_trace" && !(chosen > id)).map(({ id }) => id)));
+  const grid = useRef();
+  if (!trace.spans.length) return html`<${Empty}>This trace has no spans.<//>`;
+  const rows = rowsOf(trace.spans, closed);
+  const total = Math.max(trace.duration_ms, ...trace.spans.map((span) => span.start_ms + span.duration_ms)) || 1;
+  const toggle = (id) => setClosed((old) => (old.has(id) ? new Set([...old].filter((other) => other !== id)) : new Set([...old, id])));
+  const choose = (id) => setParams({ span: id === chosen ? "" : id }, { replace: true });
+  const press = (event, { span, isParent, isOpen }, index) => {
+    if (event.target !== event.currentTarget) return;
+    const next = { ArrowDown: index + 1, ArrowUp: index - 1, Home: 0, End: rows.length - 1 }[event.key];
+    if (next !== undefined) grid.current.querySelectorAll("[data-id]")[next]?.focus();
+    else if (isParent && event.key === (isOpen ? "ArrowLeft" : "ArrowRight")) toggle(span.id);
+    else if (event.key === "ArrowLeft") grid.current.querySelector(`[data-id="${span.parent_id}"]`)?.focus();
+    else if (event.key === "Enter" || event.key === " ") choose(span.id);
+    else return;
+    event.preventDefault();
+  };
+  return html`<div class="scroll"><div role="treegrid" class="spans" aria-label="Spans" ref=${grid}>
+    <div role="row" class="span head">${["Span", "Status", "Duration", "Cost", "Tokens"].map((name, index) =>
+      html`<span role="columnheader" class=${index > 1 && "number"}>${name}</span>`)}
+      <span role="columnheader" class="axis">${[0, 0.25, 0.5, 0.75, 1].map((part) => html`<span>${ms(total * part)}</span>`)}</span></div>
+    ${rows.map((row, index) => html`<${SpanRow} key=${row.span.id} row=${row} total=${total} isFirst=${index === 0}
+      isChosen=${row.span.id === chosen} toggle=${() => toggle(row.span.id)} press=${(event) => press(event, row, index)}
+      choose=${({ target }) => target.closest("a, button") || choose(row.span.id)} />`)}</div></div>`;
+}
+
+// --- Why this model
+
+const number = (name, of) => ({ name, kind: "number", of });
+const CANDIDATES = [
+  { name: "Model", of: ({ model, late }) => html`${model} ${late && html`<${Badge} kind="warn">late<//>`}` },
+  number("Score", ({ score }) => score.toFixed(3)),
+  number("Quality", ({ quality }) => quality.toFixed(2)),
+  number("Expected cost", ({ cost_usd: cost }) => usd(cost)),
+  number("Expected latency", ({ latency_s: latency }) => ms(latency * 1000)),
+  number("Stability", ({ stability }) => percent(stability)),
+  { name: "Terms: quality, cost, latency, stability", of: ({ terms }) => terms.map((term) => term.toFixed(2)).join(", ") },
+];
+const namesOf = (candidates, most) => candidates.slice(0, most).map(({ model }) => model).join(", ");
+const countsOf = (counts) => Object.entries(counts).sort().map(([reason, models]) => `${inWords(reason)} ${models}`).join(", ");
+
+function Replay({ span, replay: { decision, is_same: isSame, refusal, explanation } }) {
+  const byReason = [...Map.groupBy(decision?.rejected || [], ({ reason }) => reason)];
+  const rows = decision && span && [
+    ["Models, best first", namesOf(span.candidates), namesOf(decision.candidates, span.candidates.length)],
+    ["Rejected", countsOf(span.rejected), countsOf(Object.fromEntries(byReason.map(([reason, { length }]) => [reason, length])))],
+    ["Digest", span.digest, decision.digest],
+  ];
+  const columns = ["", "Stored", "Replayed"].map((name, index) => ({ name, of: (row) => row[index] }));
+  return html`<h3>Replay <${Badge} kind=${isSame ? "good" : "bad"}>${isSame ? "same decision" : "different decision"}<//></h3>
+    ${refusal && html`<p>The replay refuses the request: ${refusal}</p>`}
+    ${rows && html`<${Table} caption="The stored decision and its replay" rows=${rows} columns=${columns} />`}
+    <details><summary>Explanation, and rejected models</summary><${Text} label="Explanation">${explanation}<//>
+      <${List} rows=${byReason.map(([reason, models]) => [inWords(reason), namesOf(models)])} /></details>`;
+}
+
+function WhyNot({ query, models }) {
+  const { model } = useContext(Here).route.params;
+  const answer = useRead("why-not", { ...query, model }, { skip: !model });
+  return html`<h3>What would change it</h3>
+    <${Form} action="Explain" kind="plain" key=${model} onSubmit=${async (values) => setParams({ model: values.model })}>
+      <${Field} label="Why not this model?" name="model" value=${model} list="models-of-decision" autocomplete="off" />
+      <datalist id="models-of-decision">${models.map((entry) => html`<option value=${entry.model} />`)}</datalist><//>
+    ${model && html`<${Loaded} of=${answer}>${({ text }) => html`<${Text} label="What would change it" kind="text">${text}<//>`}<//>`}`;
+}
+
+function Why({ trace, query }) {
+  const replay = useRead("explain", query, { skip: !trace.decision_input });
+  if (!trace.decision_input) {
+    return html`<${Empty}>${trace.children.length ? "Each model call of the run has its own decision: " : "No decision was stored."}
+      ${trace.children.map((id) => html`${traceLink(id)} `)}<//>`;
+  }
+  const span = trace.spans.find(({ type }) => type === "decision");
+  const { shadow, passed_by: passedBy } = span || {};
+  const { decision } = replay.data || {};
+  return html`${decision && html`<p>${decision.reason}</p>`}
+    ${passedBy && html`<p>${passedBy} would have been first, but its circuit was open.</p>`}
+    ${shadow && html`<p>The shadow ${shadow.policy} would choose ${shadow.model || "no model"}: ${shadow.reason || usd(shadow.cost_usd)}</p>`}
+    ${span && html`<${Table} caption="Candidates" rows=${span.candidates} columns=${CANDIDATES} empty="No model passed every constraint." />
+      <p>Rejected by constraint: ${countsOf(span.rejected) || "none"}</p>`}
+    <${Loaded} of=${replay}>${(data) => html`<${Replay} span=${span} replay=${data} />`}<//>
+    <${WhyNot} query=${query} models=${decision ? [...decision.candidates, ...decision.rejected] : []} />`;
+}
+
+// --- The rest
+
+function Feedback({ query }) {
+  const feedback = useRead("feedback", query);
+  const form = (close) => html`<${Form} action="Save" cancel=${close} onSubmit=${async (values) => {
+    await change("feedback-give", { ...query, ...values });
+    close();
+    feedback.reload();
+  }}><${Field} label="Score" name="score" type="number" min="0" max="1" step="any" hint="0: useless, 1: perfect" />
+    <${Field} label="Comment" name="comment" /><//>`;
+  return html`<${Section} title="Feedback" actions=${html`<${Opens} label="Give feedback">${form}<//>`}>
+    <${Loaded} of=${feedback}>${(data) => (data ? html`<p><b>${data.score}</b> of 1, <${Time} at=${data.at} /></p><p>${data.comment}</p>`
+      : html`<${Empty}>None yet.<//>`)}<//><//>`;
+}
+
+function Content({ content }) {
+  if (!content) return html`<${Empty}>Texts are not stored. To store them: <code>Settings(capture=Capture())</code><//>`;
+  const { messages, output, tool_calls: calls } = content;
+  const answer = output || calls ? [{ role: "answer", content: output, tool_calls: calls }] : [];
+  return [...(messages || []), ...answer].map(({ role, content: text, tool_calls: used }) => html`<h3>${role}</h3>
+    <${Text} label=${role} kind="text">${[text, used].flat().filter(Boolean).map((part) => part.text ?? textOf(part)).join("\n")}<//>`);
+}
+
+function Raw({ trace }) {
+  const [isOpen, setOpen] = useState(false);
+  const [isCopied, setCopied] = useState(false);
+  const text = isOpen && JSON.stringify(trace, null, 2);
+  const copy = async () => { await navigator.clipboard.writeText(text); setCopied(true); };
+  return html`<details onToggle=${(event) => setOpen(event.target.open)}><summary>JSON</summary>${isOpen && html`
+    <button type="button" onClick=${copy}>${isCopied ? "Copied" : "Copy"}</button><${Text} label="JSON">${text}<//>`}</details>`;
+}
+
+export function Trace({ id }) {
+  const { environment } = useContext(Here).route.params;
+  const query = { trace_id: id, account: useOwner().account, environment };
+  return html`<${View} title="Trace ${id}"><${Loaded} of=${useRead("trace", query)}>${(trace) => html`
+    ${trace.error && html`<p class="failure">${trace.error}</p>`}
+    <dl class="figures">
+      <${Figure} name="Status" value=${inWords(trace.status)} kind=${STATUS[trace.status]} note=${html`<${Time} at=${trace.created_at} />`} />
+      <${Figure} name="Model" value=${trace.selected_model || "none"} note=${trace.fallback_used ? "a fallback" : trace.cache_hit && "from the cache"} />
+      <${Figure} name="Latency" value=${ms(trace.duration_ms)} />
+      <${Figure} name="Cost" value=${usd(trace.cost_usd)} note="charged ${usd(trace.charged_usd)}" />
+      <${Figure} name="Tokens" value=${tokensOf(trace.tokens)} note="${count(trace.tokens.cached)} cached" />
+      <${Figure} name="Policy" value=${trace.policy_version || "none"} note=${[trace.goal, trace.strategy].filter(Boolean).join(", ")} /></dl>
+    <${Facts} of=${{ account: trace.account, environment: trace.environment, key_id: trace.key_id, policy_id: trace.policy_id,
+      cost_range_usd: trace.cost_range_usd, traceparent: trace.traceparent, compromised: trace.compromised }} />
+    ${Object.keys(trace.metadata).length > 0 && html`<${Section} title="Metadata">
+      <${List} rows=${Object.entries(trace.metadata).map(([name, value]) => [name, textOf(value)])} /><//>`}
+    <${Section} title="Spans"><${Spans} trace=${trace} /><//>
+    <${Section} title="Why this model"><${Why} trace=${trace} query=${query} /><//>
+    <${Section} title="Content"><${Content} content=${trace.content} /><//>
+    <${Feedback} query=${query} />
+    <${Raw} trace=${trace} />`}<//><//>`;
+}

@@ -1,0 +1,28 @@
+"""What the page reads of traces."""
+
+from __future__ import annotations
+
+import pytest
+
+from routewright import Console, MemoryStorage, Router
+from routewright.errors import ValidationFailed
+from routewright.ui.api import operations
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_the_list_leaves_decisions_out() -> None:
+    storage = MemoryStorage()
+    async with Router.sandbox(storage=storage) as router:
+        done = await router.route("Why is the sky blue?")
+        await router.flush()
+        known = operations(router, Console(storage))
+        page = await known["traces"]({"filter": "status=completed", "limit": 1}, "ada")
+        trace = await known["trace"]({"trace_id": done.trace_id}, "ada")
+        assert isinstance(page, dict)
+        assert isinstance(trace, dict)
+        assert [item["id"] for item in page["data"]] == [done.trace_id]
+        assert "decision_input" not in page["data"][0]
+        assert trace["decision_input"] is not None
+        with pytest.raises(ValidationFailed, match="unknown"):
+            await known["traces"]({"filters": "status=completed"}, "ada")
