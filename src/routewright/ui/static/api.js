@@ -9,6 +9,8 @@ export class ApiError extends Error {
   }
 }
 
+const LONGEST_QUERY = 4000; // proxies refuse addresses of 8 kB
+
 let changeToken = "";
 let onSignedOut = () => {};
 
@@ -40,8 +42,11 @@ const changing = (body) => ({
 
 /** The result of an operation that reads. Undefined arguments are left out. `polling`: nobody asked for it. */
 export async function read(name, args = {}, { polling = false, signal } = {}) {
-  const headers = polling ? { "X-Polling": "1" } : {};
-  return (await send(`api/${name}?${encodeURIComponent(JSON.stringify(args))}`, { headers, signal })).json();
+  const query = encodeURIComponent(JSON.stringify(args));
+  const isLong = query.length > LONGEST_QUERY;
+  const options = isLong ? changing(args) : {};
+  const headers = { ...options.headers, ...(polling && { "X-Polling": "1" }) };
+  return (await send(`api/${name}${isLong ? "" : `?${query}`}`, { ...options, headers, signal })).json();
 }
 
 /** The result of an operation that changes something. */
