@@ -98,6 +98,7 @@ async function begin() {
   const link = /^#link=(.+)$/.exec(location.hash);
   if (!link) return api.session();
   history.replaceState(null, "", "#/");
+  dispatchEvent(new HashChangeEvent("hashchange"));
   try {
     return await api.signIn({ link: link[1] });
   } catch (error) {
