@@ -19,7 +19,7 @@ from routewright.console import Console
 from routewright.errors import NoCandidates, ValidationFailed
 from routewright.router import Router
 from routewright.wire.conversion import convert_value
-from routewright.wire.docstrings import field_docs
+from routewright.wire.docstrings import field_docs, prose
 from routewright.wire.money import in_usd
 from routewright.wire.problems import did_you_mean, listed
 
@@ -198,7 +198,7 @@ def policy_fields() -> list[wire.JsonObject]:
     return [
         {
             "path": f"{path}.{field.encode_name}".lstrip("."),
-            "meaning": field_docs(kind).get(field.name, ""),
+            "meaning": prose(field_docs(kind).get(field.name, "")).replace("`", ""),
             "choices": _choices(field.type),
         }
         for path, kind in _POLICY_PARTS.items()

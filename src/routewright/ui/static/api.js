@@ -6,6 +6,7 @@ export class ApiError extends Error {
     this.status = status;
     this.code = error.code;
     this.detail = error.detail || {};
+    this.trace_id = error.trace_id;
   }
 }
 

@@ -1,0 +1,135 @@
+// The draft of a policy: what it changes, whether its models are known, and editing it.
+
+import { change, read } from "../api.js";
+import { Area, Confirm, Empty, Failure, Form, Here, Loaded, Section, Select, Table, Time, count, html } from "../lib.js";
+import { setParams, useContext, useRead, useState } from "../lib.js";
+
+/** A policy as people write it. */
+export const textOf = (policy) => JSON.stringify({ name: policy.name, ...policy }, null, 2);
+
+export const Text = ({ label, children }) => html`<pre tabindex="0" role="region" aria-label=${label}>${children}</pre>`;
+
+export function Draft({ state: { record, version }, versions, params, act, reload }) {
+  const { writes } = useContext(Here).session;
+  const start = versions.find(({ label }) => label === params.from)?.policy ?? record.draft ?? version?.policy ?? { name: record.name };
+  if (writes && params.edit) {
+    const done = () => { setParams({ edit: "", from: "" }); reload(); };
+    return html`<${Editor} slot=${`${record.name} ${params.from ?? ""}`} record=${record} start=${start} onSaved=${done}
+      onConflict=${reload} cancel=${done} />`;
+  }
+  const edit = writes && html`<button type="button" class=${record.draft ? "" : "primary"} onClick=${() => setParams({ edit: 1 })}>
+    ${record.draft ? "Edit" : "Write a draft"}</button>`;
+  if (!record.draft) {
+    return html`<${Section} title="Draft" actions=${edit}><${Empty}>${record.drafted_at
+      ? "A later version of routewright wrote this draft. Upgrade this server to read it."
+      : "No draft. A draft serves nobody until it is published."}<//>
+      ${version?.policy && html`<p>In force, ${version.label}:</p><${Text} label=${version.label}>${textOf(version.policy)}<//>`}<//>`;
+  }
+  const discard = html`<${Confirm} label="Discard" text="The draft will be removed. What is published stays."
+    act=${() => act("policy-discard", {}, () => "The draft is removed.")} />`;
+  return html`<${Section} title="Draft" actions=${html`${edit}${discard}`}>
+    <p class="note">By ${record.drafted_by || "somebody"}, <${Time} at=${record.drafted_at} /></p>
+    <${Check} key=${`check ${record.drafted_at}`} name=${record.name} />
+    <${Text} label="Draft">${textOf(record.draft)}<//><//>
+    <${Difference} key=${`${record.drafted_at} ${version?.label}`} name=${record.name} versions=${versions} against=${params.against} />`;
+}
+
+function Check({ name }) {
+  const check = useRead("policy-check", { name });
+  if (check.error) return html`<${Failure} error=${check.error} />`;
+  return html`<p class="note">${check.data ? "✓ Its models are known." : "Looking for its models…"}</p>`;
+}
+
+function Difference({ name, versions, against }) {
+  const diff = useRead("policy-diff", { name, against });
+  const labels = versions.filter(({ policy }) => policy).map(({ label }) => label);
+  return html`<${Section} title="What it changes" actions=${html`<${Select} label="Compared with" value=${against ?? ""}
+    options=${[["", "What is in force"], ...labels]} onChange=${(event) => setParams({ against: event.target.value })} />`}>
+    <${Loaded} of=${diff}>${({ differences, weights, against: label }) => html`
+      <p class="note">Compared with ${label ?? "a policy without rules"}</p>
+      <${Table} caption="Differences" rows=${differences} keyOf=${({ path }) => path} empty="Nothing changes." columns=${[
+        { name: "Field", of: ({ path }) => html`<code>${path}</code>` },
+        { name: "Before", of: ({ before }) => html`<code>${before}</code>` },
+        { name: "After", of: ({ after }) => html`<code>${after}</code>` },
+      ]} />
+      ${weights.length > 0 && html`<h3>Weights of the score, in percent</h3><${Table} caption="Weights"
+        rows=${weights.flatMap((shift) => [{ shift, when: "before" }, { shift, when: "after" }])} columns=${[
+          { name: "Requests", of: ({ shift }) => shift.policy_class || "of no class" },
+          { name: "Weights", of: ({ when }) => when },
+          ...["quality", "cost", "latency", "stability"].map((term) => (
+            { name: term[0].toUpperCase() + term.slice(1), kind: "number", of: ({ shift, when }) => count(shift[when]?.[term]) })),
+        ]} />`}`}<//><//>`;
+}
+
+const unsaved = new Map(); // texts that outlive the view, as when a session ends
+
+/** Edits the text of a draft. `record` is what it replaces; null: a new policy. `slot` names the text. */
+export function Editor({ slot, record, start, onSaved, onConflict, cancel }) {
+  const [work, setWork] = useState(() => unsaved.get(slot) ?? { text: textOf(start), base: record });
+  const [theirs, setTheirs] = useState(null);
+  const keep = (changes) => {
+    const next = { ...work, ...changes };
+    unsaved.set(slot, next);
+    setWork(next);
+  };
+  const save = async (base) => {
+    const policy = parsed(work.text);
+    // a text with another name is a new policy
+    const expect = base && base.name === policy?.name ? base : "absent";
+    try {
+      const saved = await change("policy-draft", { policy, expect });
+      unsaved.delete(slot);
+      onSaved(saved);
+    } catch (error) {
+      if (error.status === 412) {
+        const states = await read("policy-states");
+        setTheirs(states.find((state) => state.record.name === policy.name));
+        onConflict?.();
+      }
+      throw error;
+    }
+  };
+  const leave = () => { unsaved.delete(slot); cancel(); };
+  const replace = async () => { keep({ base: theirs.record }); await save(theirs.record); };
+  const take = () => {
+    keep({ base: theirs.record, text: textOf(theirs.record.draft ?? theirs.version.policy) });
+    setTheirs(null);
+  };
+  return html`<div class="columns"><${Section} title=${record?.draft ? "Edit the draft" : "Write a draft"}>
+    <${Form} action=${theirs ? "Replace it" : "Save the draft"} kind=${theirs && "danger"} cancel=${leave}
+      onSubmit=${() => (theirs ? replace() : save(work.base))}>
+      <${Area} label="Policy, in JSON" value=${work.text} spellcheck=${false} rows="20"
+        onInput=${(event) => keep({ text: event.target.value })} /><//>
+    <${Fields} /><//>
+    ${theirs && html`<${Section} title=${theirs.record.draft ? `Draft of ${theirs.record.drafted_by || "somebody"}` : "No draft"}
+      actions=${(theirs.record.draft ?? theirs.version?.policy) && html`<button type="button" onClick=${take}>Take theirs</button>`}>
+      <${Theirs} state=${theirs} mine=${work.text} /><//>`}</div>`;
+}
+
+/** What is stored in place of the record that was read. Its lines that the text lacks are marked. */
+function Theirs({ state: { record, version }, mine }) {
+  const lines = new Set(mine.split("\n"));
+  const policy = record.draft ?? version?.policy;
+  return html`<p>${record.draft ? html`Saved <${Time} at=${record.drafted_at} />, after you began.`
+      : `The draft was published or discarded after you began. In force: ${version?.label ?? "nothing"}.`}
+    ${" "}Your text is still here: replace this with it, or take this in its place.</p>
+    ${policy && html`<${Text} label="Stored policy">${textOf(policy).split("\n").map((line) =>
+      html`${lines.has(line) ? line : html`<mark>${line}</mark>`}${"\n"}`)}<//>`}`;
+}
+
+function parsed(text) {
+  try { return JSON.parse(text); } catch (error) { throw new Error(`the policy is not valid JSON: ${error.message}`); }
+}
+
+/** What the fields of a policy mean. */
+function Fields() {
+  const [isOpen, setOpen] = useState(false);
+  const fields = useRead("policy-fields", {}, { skip: !isOpen });
+  return html`<details onToggle=${(event) => setOpen(event.target.open)}><summary>Fields of a policy</summary>
+    ${isOpen && html`<${Loaded} of=${fields}>${(rows) => html`<${Table} caption="Fields of a policy" rows=${rows}
+      keyOf=${({ path }) => path} columns=${[
+        { name: "Field", of: ({ path }) => html`<code>${path}</code>` },
+        { name: "Meaning", of: ({ meaning }) => meaning },
+        { name: "Choices", of: ({ choices }) => choices.join(", ") },
+      ]} />`}<//>`}</details>`;
+}
