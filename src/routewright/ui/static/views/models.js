@@ -80,7 +80,7 @@ function Details({ model, circuit }) {
     "Withdrawn by its vendor": model.deprecated_at && html`<${Time} at=${model.deprecated_at} />`,
     Use: [model.free_tier && "only if a request names it (free tier)", model.disabled && "never chosen (disabled)"].filter(Boolean).join(", "),
   };
-  return html`<dl class="facts">${Object.entries(facts).filter(([, value]) => value).map(([name, value]) =>
+  return html`<dl class="about">${Object.entries(facts).filter(([, value]) => value).map(([name, value]) =>
       html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
     <${Table} caption="Prices" columns=${PRICES} rows=${pricesOf(model)} empty="Its prices are not known: it is not used where money is limited." />
     <p><a href=${to("traces", { filter: `model=${model.id}` })}>Its traces</a></p>`;

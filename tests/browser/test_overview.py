@@ -1,0 +1,201 @@
+"""The overview: figures of one and of all accounts, charts as text, what is wrong, budgets, incidents."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+
+import anyio
+import pytest
+from msgspec.structs import replace
+from playwright.sync_api import Page, expect
+
+from routewright import Caller, Console, MemoryStorage, Model, Pricing, ProviderFault, Router, Settings
+from routewright.errors import BudgetExceeded
+from routewright.testing import ScriptedProvider
+from routewright.trace import BlockingTraceStore
+from routewright.wire import FallbackSpan, ModelSpan, Trace
+from tests.billing import book
+from tests.contracts.storage.samples import make_row, make_trace
+
+from .checks import axe, looks, no_sideways_scroll
+
+OpenUi = Callable[..., Page]
+HOSTILE = "<img src=x onerror=alert(1)>"
+LONG = "\u202e\n" + "x" * 10_000
+SECRET = "0123456789abcdef" * 4
+
+
+def trace(number: int, hours_ago: float, account: str, model: str, **facts: object) -> Trace:
+    at = datetime.now(UTC) - timedelta(hours=hours_ago)
+    attempt = ModelSpan(
+        id=1, name="model", start_ms=0.0, model=model, provider="p", attempt=1, status="ok", latency_ms=100.0
+    )  # fmt: skip
+    return make_trace(
+        number, created_at=at.strftime("%Y-%m-%dT%H:%M:%S.000Z"), account=account, selected_model=model,
+        cost_usd=0.25, charged_usd=0.5, spans=[attempt], **facts,
+    )  # fmt: skip
+
+
+def fill(store: BlockingTraceStore) -> None:
+    """Ten calls of today and earlier, three of them of ``default``."""
+    for number in range(7):
+        kind = {"metadata": {"tenant": HOSTILE if number % 2 else LONG}, "duration_ms": 200.0 + 100 * number}
+        store.record(trace(number, 40 * number + 0.1, "acme", ("openai/gpt-4.1", HOSTILE)[number % 2], **kind))
+    for number in range(7, 9):
+        store.record(trace(number, 0.2, "default", "openai/gpt-4o", duration_ms=900.0))
+    failed = trace(9, 0.3, "default", "openai/gpt-4o", status="failed", error="router.upstream_failed")
+    move = FallbackSpan(
+        id=2, name="fallback", start_ms=1.0, from_model=HOSTILE, to_model="openai/gpt-4o", reason="error",
+        fault="server",
+    )  # fmt: skip
+    store.record(replace(failed, fallback_used=True, spans=[*failed.spans, move]))
+
+
+@pytest.fixture
+def router() -> Router:
+    """It has a refused key, an open circuit, a refusal, and accounts near their limits."""
+    storage = MemoryStorage()
+    good, spare = (
+        Model(id="good/one", quality=0.9, pricing_per_1m=Pricing(1, 4)),
+        Model(id="spare/two", quality=0.5, pricing_per_1m=Pricing(1, 4)),
+    )
+    router = Router(
+        providers=[
+            ScriptedProvider(lambda call: ProviderFault("auth", status=401), models=[good]),
+            ScriptedProvider(lambda call: "An answer", models=[spare]),
+        ],
+        storage=storage,
+        settings=Settings(rollup_keys=["team"]),
+    )
+    console = Console(storage, secret=SECRET).blocking
+    rows = []
+    for number, name in enumerate(("acme", HOSTILE, *(f"firm-{number:02}" for number in range(11)))):
+        console.create_account(name, plan="pro", monthly_limit_usd=10)
+        row = make_row(
+            f"of {name}", charge=(12 - number) * 10**9, at=console.open_incident(name, severity="minor").started_at
+        )
+        rows.append((name, row))
+    with ThreadPoolExecutor() as pool:  # Playwright has this thread's loop
+        pool.map(lambda entry: anyio.run(book, storage, *entry), rows)
+    fill(router.traces.blocking)
+    router.blocking.route("hi", goal="quality", caller=Caller("acme"))
+    with pytest.raises(BudgetExceeded):
+        router.blocking.route("hi", budget={"maxCostUsd": 1e-9})
+    router.blocking.flush()
+    return router
+
+
+def figure(page: Page, name: str) -> str:
+    return page.locator(".figure", has=page.get_by_text(name, exact=True)).locator("dd").first.inner_text()
+
+
+def legend(page: Page, title: str) -> list[str]:
+    return page.get_by_role("figure", name=title).get_by_role("listitem").all_inner_texts()
+
+
+def test_all_accounts_then_one_by_model_tenant_and_hour(open_ui: OpenUi, router: Router) -> None:
+    page = open_ui(router)
+    expect(page.get_by_label("Account", exact=True)).to_have_value("*")
+    usage = router.traces.blocking.usage(all_accounts=True)
+    expect(page.get_by_role("figure", name="Calls")).to_be_visible()
+    assert figure(page, "Calls") == str(usage.totals.requests)
+    assert figure(page, "Errors") == str(usage.totals.errors) == "1"
+    assert figure(page, "Spend") == f"${usage.totals.cost_usd:.2f}"
+    calls = page.locator("figure", has_text="Calls").first
+    expect(calls.get_by_role("listitem")).to_contain_text(["openai/gpt-4.1", "openai/gpt-4o", HOSTILE, "spare/two"])
+    expect(page.get_by_role("region", name="Attempts by model")).to_contain_text("spare/two")
+    expect(page.get_by_role("region", name="Fallbacks by reason")).to_contain_text("server")
+
+    page.get_by_label("Group by").select_option("account")
+    expect(calls.get_by_role("listitem")).to_contain_text(["acme", "default"])
+    page.get_by_label("Account", exact=True).select_option("default")
+    expect(page).to_have_url(re.compile("account=default"))
+    expect(page.get_by_label("Group by")).to_have_value("model")
+    expect(page.locator(".figure", has_text="Calls").first).to_contain_text("3")
+    page.go_back()
+    expect(page.get_by_label("Account", exact=True)).to_have_value("*")
+
+    page.get_by_label("Account", exact=True).select_option("acme")
+    page.get_by_label("Group by").select_option("tenant")
+    expect(calls.get_by_role("listitem")).to_contain_text(["\u202e xxx", HOSTILE, "(no tenant)"])
+    page.get_by_role("link", name="24 hours").click()
+    expect(page).to_have_url(re.compile("range=24h"))
+    expect(page.locator(".figure", has_text="Calls").first).to_contain_text("2")
+    assert "1 (UTC)" not in page.content()
+    page.reload()
+    expect(page.get_by_role("link", name="24 hours")).to_have_attribute("aria-current", "true")
+    calls.get_by_text("As a table").click()
+    expect(calls.get_by_role("row")).to_have_count(25)
+
+
+def test_what_is_wrong_and_which_budgets_are_nearly_used(open_ui: OpenUi, router: Router) -> None:
+    page = open_ui(router)
+    problems = page.get_by_role("alert")
+    expect(problems).to_contain_text("good: the vendor refused its key")
+    expect(page.get_by_role("region", name="Open circuits")).to_contain_text("good/one")
+    expect(page.get_by_role("region", name="Refusals by code")).to_contain_text("router.budget_exceeded")
+    expect(page.locator(".figure", has_text="Keys refused by vendors")).to_contain_text("good")
+    limits = page.get_by_role("region", name="Limits")
+    expect(limits.get_by_role("row")).to_have_count(11)
+    expect(limits.get_by_role("row").nth(1)).to_contain_text("$12.00 of $10.00, 120 %")
+    expect(limits.get_by_role("row").nth(2)).to_contain_text(HOSTILE)
+    page.get_by_label("Account", exact=True).select_option("firm-00")
+    expect(limits.get_by_role("row")).to_have_count(2)
+    expect(page.get_by_text("No calls in this time")).to_be_visible()
+    page.get_by_label("Account", exact=True).select_option("default")
+    expect(page.get_by_text("No limits are set")).to_be_visible()
+
+
+def test_an_incident_is_opened_and_resolved_by_keyboard(open_ui: OpenUi) -> None:
+    storage = MemoryStorage()
+    console = Console(storage, secret=SECRET)
+    page = open_ui(Router.sandbox(storage=storage), console)
+    page.get_by_role("button", name="Open an incident").focus()
+    page.keyboard.press("Enter")
+    page.get_by_label("Title").focus()
+    page.keyboard.type(HOSTILE)
+    page.keyboard.press("Tab")
+    page.keyboard.type("critical")
+    page.keyboard.press("Tab")
+    page.keyboard.type("https://status.example.com/")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("region", name="Incidents")).to_contain_text(HOSTILE)
+    (incident,) = console.blocking.incidents()
+    assert (incident.title, incident.severity, incident.resolved_at) == (HOSTILE, "critical", None)
+    assert incident.status_url == "https://status.example.com/"
+    page.get_by_role("button", name="Resolve").press("Enter")
+    page.get_by_role("dialog").get_by_role("button", name="Resolve").press("Enter")
+    expect(page.get_by_role("region", name="Incidents").get_by_text("open", exact=True)).to_have_count(0)
+    (incident,) = console.blocking.incidents()
+    assert incident.resolved_at is not None
+
+
+def test_an_operator_who_may_only_read_changes_nothing(open_ui: OpenUi, router: Router) -> None:
+    page = open_ui(router, writes=False)
+    expect(page.get_by_role("region", name="Incidents").get_by_role("row")).to_have_count(14)
+    expect(page.get_by_role("main").get_by_role("button")).to_have_count(0)
+
+
+def test_the_overview_is_accessible_and_fits_with_everything_in_it(open_ui: OpenUi, router: Router) -> None:
+    page = open_ui(router, at="overview?account=acme&group_by=tenant")
+    expect(page.get_by_role("region", name="Limits")).to_be_visible()
+    expect(page.locator("canvas")).to_have_count(4)
+    page.locator("summary").first.click()
+    for _ in looks(page):
+        axe(page)
+    no_sideways_scroll(page)
+    gaps = page.locator(".plot").evaluate_all(
+        "plots => plots.map(plot => plot.clientWidth - plot.firstChild.clientWidth)"
+    )
+    assert gaps == [0, 0, 0, 0]
+
+
+def test_an_empty_store_says_how_to_record_a_call(open_ui: OpenUi) -> None:
+    page = open_ui(Router(providers=[], storage=MemoryStorage()))
+    expect(page.get_by_text("routewright route --sandbox --store traces.db")).to_be_visible()
+    expect(page.get_by_label("Account", exact=True)).to_have_value("default")
+    page.get_by_role("link", name="the sandbox").click()
+    expect(page.get_by_label("Environment")).to_have_value("sandbox")
