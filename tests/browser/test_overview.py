@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import anyio
 import pytest
@@ -41,14 +42,14 @@ def trace(number: int, hours_ago: float, account: str, model: str, **facts: obje
 
 def fill(store: BlockingTraceStore) -> None:
     """Ten calls of today and earlier, three of them of ``default``."""
-    for number in range(7):
+    for number, hours_ago in enumerate((0.1, 20, 47, 70, 92, 115, 138)):
         kind = {"metadata": {"tenant": HOSTILE if number % 2 else LONG}, "duration_ms": 200.0 + 100 * number}
-        store.record(trace(number, 40 * number + 0.1, "acme", ("openai/gpt-4.1", HOSTILE)[number % 2], **kind))
+        store.record(trace(number, hours_ago, "acme", ("openai/gpt-4.1", HOSTILE)[number % 2], **kind))
     for number in range(7, 9):
         store.record(trace(number, 0.2, "default", "openai/gpt-4o", duration_ms=900.0))
     failed = trace(9, 0.3, "default", "openai/gpt-4o", status="failed", error="router.upstream_failed")
     move = FallbackSpan(
-        id=2, name="fallback", start_ms=1.0, from_model=HOSTILE, to_model="openai/gpt-4o", reason="error",
+        id=2, name="fallback", start_ms=1.0, from_model=HOSTILE, to_model="openai/gpt-4o", reason="error", used=True,
         fault="server",
     )  # fmt: skip
     store.record(replace(failed, fallback_used=True, spans=[*failed.spans, move]))
@@ -68,7 +69,7 @@ def router() -> Router:
             ScriptedProvider(lambda call: "An answer", models=[spare]),
         ],
         storage=storage,
-        settings=Settings(rollup_keys=["team"]),
+        settings=Settings(rollup_keys=("team",)),
     )
     console = Console(storage, secret=SECRET).blocking
     rows = []
@@ -79,9 +80,9 @@ def router() -> Router:
         )
         rows.append((name, row))
     with ThreadPoolExecutor() as pool:  # Playwright has this thread's loop
-        pool.map(lambda entry: anyio.run(book, storage, *entry), rows)
+        pool.map(lambda entry: anyio.run(partial(book, storage, *entry)), rows)
     fill(router.traces.blocking)
-    router.blocking.route("hi", goal="quality", caller=Caller("acme"))
+    router.blocking.route("hi", goal="quality", caller=Caller("firm-10"))
     with pytest.raises(BudgetExceeded):
         router.blocking.route("hi", budget={"maxCostUsd": 1e-9})
     router.blocking.flush()
@@ -92,20 +93,18 @@ def figure(page: Page, name: str) -> str:
     return page.locator(".figure", has=page.get_by_text(name, exact=True)).locator("dd").first.inner_text()
 
 
-def legend(page: Page, title: str) -> list[str]:
-    return page.get_by_role("figure", name=title).get_by_role("listitem").all_inner_texts()
-
-
 def test_all_accounts_then_one_by_model_tenant_and_hour(open_ui: OpenUi, router: Router) -> None:
     page = open_ui(router)
     expect(page.get_by_label("Account", exact=True)).to_have_value("*")
     usage = router.traces.blocking.usage(all_accounts=True)
     expect(page.get_by_role("figure", name="Calls")).to_be_visible()
     assert figure(page, "Calls") == str(usage.totals.requests)
-    assert figure(page, "Errors") == str(usage.totals.errors) == "1"
+    assert figure(page, "Errors") == str(usage.totals.errors) == "2"
     assert figure(page, "Spend") == f"${usage.totals.cost_usd:.2f}"
     calls = page.locator("figure", has_text="Calls").first
-    expect(calls.get_by_role("listitem")).to_contain_text(["openai/gpt-4.1", "openai/gpt-4o", HOSTILE, "spare/two"])
+    expect(calls.get_by_role("listitem")).to_contain_text(
+        ["openai/gpt-4.1", HOSTILE, "openai/gpt-4o", "spare/two", "(no model)"]
+    )
     expect(page.get_by_role("region", name="Attempts by model")).to_contain_text("spare/two")
     expect(page.get_by_role("region", name="Fallbacks by reason")).to_contain_text("server")
 
@@ -114,17 +113,16 @@ def test_all_accounts_then_one_by_model_tenant_and_hour(open_ui: OpenUi, router:
     page.get_by_label("Account", exact=True).select_option("default")
     expect(page).to_have_url(re.compile("account=default"))
     expect(page.get_by_label("Group by")).to_have_value("model")
-    expect(page.locator(".figure", has_text="Calls").first).to_contain_text("3")
+    expect(page.locator(".figure", has_text="Calls").first).to_contain_text("4")
     page.go_back()
     expect(page.get_by_label("Account", exact=True)).to_have_value("*")
 
     page.get_by_label("Account", exact=True).select_option("acme")
     page.get_by_label("Group by").select_option("tenant")
-    expect(calls.get_by_role("listitem")).to_contain_text(["\u202e xxx", HOSTILE, "(no tenant)"])
+    expect(calls.get_by_role("listitem")).to_contain_text(["\u202e\nxxx", HOSTILE])
     page.get_by_role("link", name="24 hours").click()
     expect(page).to_have_url(re.compile("range=24h"))
     expect(page.locator(".figure", has_text="Calls").first).to_contain_text("2")
-    assert "1 (UTC)" not in page.content()
     page.reload()
     expect(page.get_by_role("link", name="24 hours")).to_have_attribute("aria-current", "true")
     calls.get_by_text("As a table").click()
