@@ -536,6 +536,12 @@ async def test_an_operators_key_is_administered_like_another(console: Console, s
     with pytest.raises(ValidationFailed, match="'_system' is the Router's own"):
         await console.account("_system")
     assert await storage.scan(SYSTEM_ACCOUNT, LedgerRows(), after=None, limit=1) == []
+    signed_out = await console.end_sessions(new.key.id)
+    assert signed_out.signed_out_at is not None
+    assert replace(signed_out, signed_out_at=None) == changed
+    assert (await console.authenticate_operator(f"Bearer {new.secret.reveal()}")).key_id == new.key.id
+    with pytest.raises(NotFound, match="no key"):
+        await console.end_sessions(f"key_{'0' * 26}")
     assert (await console.revoke_key("_system", new.key.id)).revoked_at is not None
     assert [key.revoked_at is None for key in await console.keys("_system")] == [False]
 

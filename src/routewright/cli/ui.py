@@ -57,11 +57,11 @@ async def _run(args: Namespace, screen: Screen) -> None:
     storage = existing_store(args)
     async with router_of(args, sandbox=False, storage=storage, cache=named_cache(args)) as router:
         await TraceStore(storage).retention()  # fail before the browser opens if the store cannot be opened
-        listener = listen(Address("127.0.0.1", args.port or 0), "--port")
         token = secrets.token_urlsafe(32)
         names = (os.environ.get(variable) for variable in ("LOGNAME", "USER", "USERNAME"))
         owner = Operator(name=next(filter(None, names), "owner"), writes=not args.read_only)
         page = create_ui(router, Console(storage), link_token=token, owner=owner)
+        listener = listen(Address("127.0.0.1", args.port or 0), "--port")
         # in the fragment, which browsers send to nobody
         link = f"http://127.0.0.1:{listener.getsockname()[1]}/#link={token}"
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
