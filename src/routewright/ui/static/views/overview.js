@@ -136,7 +136,7 @@ const Server = ({ status }) => html`<${Section} title="This process">
   <dl class="figures">
     <${Figure} name="Rate limits are kept in" value=${status.limits.place} note=${status.limits.share && `${status.limits.share} of them, since the coordination is away`} />
     <${Figure} name="Storage" value=${status.storage.kind} kind=${status.storage.failing ? "bad" : ""}
-      note=${status.storage.failing ? "the last write failed" : bytes(status.storage.database_bytes)} />
+      note=${status.storage.failing ? "the last write failed" : status.storage.database_bytes && bytes(status.storage.database_bytes)} />
     <${Figure} name="Disk free" value=${bytes(status.storage.disk_free_bytes)} />
     <${Figure} name="Traces to write" value=${count(status.traces.waiting)} note=${`${count(status.traces.lost)} lost, ${count(status.traces.refused)} refused`} />
     <${Figure} name="Keys refused by vendors" value=${count(sum(status.providers.map((provider) => provider.keys_refused)))}
@@ -146,8 +146,8 @@ const Server = ({ status }) => html`<${Section} title="This process">
     <div><h3>Circuits that are open</h3><${Table} caption="Open circuits" columns=${CIRCUITS} rows=${status.circuits} empty="None: all models are called." /></div>
     <div><h3>Refusals since the start</h3><${Counts} caption="Refusals by code" name="Code" counts=${status.refusals} empty="None." /></div>
     <div><h3>Webhook deliveries since the start</h3><${Counts} caption="Deliveries by state" name="State" unit="Attempts" counts=${status.deliveries} empty="None." /></div>
-    <div><h3>Parts that failed</h3><${Table} caption="Parts that failed" columns=${PARTS} rows=${status.faults} empty="None." /></div>
-  </div><//>`;
+  </div>
+  <h3>Parts that failed</h3><${Table} caption="Parts that failed" columns=${PARTS} rows=${status.faults} empty="None." /><//>`;
 
 const Problems = ({ problems }) => problems.length > 0 && html`<div class="failure" role="alert"><b>Problems</b>
   <ul>${problems.map((problem) => html`<li key=${problem}>${problem}</li>`)}</ul></div>`;
