@@ -3,11 +3,10 @@
 import { change, read } from "../api.js";
 import { Area, Confirm, Empty, Failure, Form, Here, Loaded, Section, Select, Table, Time, count, html } from "../lib.js";
 import { setParams, useContext, useRead, useState } from "../lib.js";
+import { Text } from "./trace.js";
 
 /** A policy as people write it. */
 export const textOf = (policy) => JSON.stringify({ name: policy.name, ...policy }, null, 2);
-
-export const Text = ({ label, children }) => html`<pre tabindex="0" role="region" aria-label=${label}>${children}</pre>`;
 
 export function Draft({ state: { record, version }, versions, params, act, reload }) {
   const { writes } = useContext(Here).session;

@@ -3,21 +3,22 @@
 import { change } from "../api.js";
 import { Badge, Confirm, Empty, Field, Figure, Form, Here, Loaded, Opens, Section, Select, Table, Time, View } from "../lib.js";
 import { go, html, percent, setParams, to, useContext, useRead, useState } from "../lib.js";
-import { Draft, Editor, Text, textOf } from "./draft.js";
+import { Draft, Editor, textOf } from "./draft.js";
 import { Comparison, Simulation } from "./simulation.js";
+import { Text } from "./trace.js";
 
 const TABS = { draft: "Draft", simulate: "Simulate", versions: "Versions", compare: "Compare" };
 const SOON = "Running processes follow within five seconds; requests that have begun keep their version.";
 
 export function Policies({ parts, params }) {
+  const { writes } = useContext(Here).session;
   const name = parts.join("/");
   if (name) return html`<${Policy} key=${name} name=${name} params=${params} />`;
-  return params.new ? html`<${NewPolicy} />` : html`<${List} />`;
+  return params.new && writes ? html`<${NewPolicy} />` : html`<${List} writes=${writes} />`;
 }
 
-function List() {
+function List({ writes }) {
   const states = useRead("policy-states");
-  const { writes } = useContext(Here).session;
   const add = writes && html`<button type="button" class="primary" onClick=${() => go("policies", { new: 1 })}>New policy</button>`;
   return html`<${View} title="Policies" actions=${add}><${Loaded} of=${states}>${(rows) => html`<${Table} caption="Policies"
     rows=${rows} keyOf=${({ record }) => record.name} columns=${[

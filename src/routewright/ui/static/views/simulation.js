@@ -2,6 +2,7 @@
 
 import { Empty, Figure, Field, Form, Here, Loaded, Section, Select, Table, Time, count, html, ms, percent } from "../lib.js";
 import { setParams, to, useContext, useEffect, useOwner, useRead, useState, usd } from "../lib.js";
+import { Text } from "./trace.js";
 
 const SPANS = [["1d", "The last day"], ["7d", "The last 7 days"], ["30d", "The last 30 days"]];
 const signed = (share) => (share > 0 ? `+${percent(share)}` : percent(share));
@@ -92,10 +93,10 @@ function Report({ report }) {
       <${Table} caption=${title} rows=${rows} columns=${columns} />`)}
     ${report.examples.length > 0 && html`<h3>Samples</h3>`}
     ${report.examples.map((sample) => html`<details key=${sample.trace_id}>
-      <summary>${modelOf(sample.from_model)} → ${modelOf(sample.to_model)}</summary>
-      <p><a href=${to(["traces", sample.trace_id], { account: sample.account, environment: "production" })}>${sample.trace_id}</a></p>
+      <summary>${modelOf(sample.from_model)} → ${modelOf(sample.to_model)}: ${sample.trace_id}</summary>
+      <p><a href=${to(["traces", sample.trace_id], { account: sample.account, environment: "production" })}>Its trace</a></p>
       <div class="columns">${["before", "after"].map((when) => html`<div><h3>${when === "before" ? "Before" : "After"}</h3>
-        <pre tabindex="0" role="region" aria-label=${`Explanation ${when}`}>${sample[when]}</pre></div>`)}</div></details>`)}
+        <${Text} label=${`Explanation ${when}`}>${sample[when]}<//></div>`)}</div></details>`)}
   <//>`;
 }
 

@@ -31,7 +31,8 @@ const List = ({ rows }) => html`<dl class="facts">${rows.map(([name, value]) =>
 const Facts = ({ of }) => html`<${List} rows=${Object.entries(of).filter(([name, value]) => value != null && value !== false
   && value.length !== 0 && !SHOWN_BESIDE.includes(name)).map(([name, value]) => [inWords(name), valueOf(name, value)])} />`;
 
-const Text = ({ label, kind = "", children }) =>
+/** Text as it is, which may be wide. */
+export const Text = ({ label, kind = "", children }) =>
   html`<pre class=${kind} tabindex="0" role="region" aria-label=${label}>${children}</pre>`;
 
 // --- The spans: a tree, and a bar for the time of each
@@ -115,7 +116,7 @@ function Spans({ trace }) {
 // --- Why this model
 
 const number = (name, of) => ({ name, kind: "number", of });
-const CANDIDATES = [
+export const CANDIDATES = [
   { name: "Model", of: ({ model, late }) => html`${model} ${late && html`<${Badge} kind="warn">late<//>`}` },
   number("Score", ({ score }) => score.toFixed(3)),
   number("Quality", ({ quality }) => quality.toFixed(2)),

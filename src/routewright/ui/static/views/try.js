@@ -2,7 +2,8 @@
 
 import { read, tryRequest } from "../api.js";
 import { Area, Badge, Empty, Failure, Field, Figure, Form, Here, Loaded, Section, Select, Table, View } from "../lib.js";
-import { count, html, ms, percent, setParams, to, useContext, useEffect, useRead, useRef, useState, usd } from "../lib.js";
+import { count, html, ms, setParams, to, useContext, useEffect, useRead, useRef, useState, usd } from "../lib.js";
+import { CANDIDATES, Text } from "./trace.js";
 
 const PLACES = [["sandbox", "Sandbox: canned answers, free of charge"], ["production", "Live: calls models, costs money"]];
 const OPEN = [["", "As the policy or default"]];
@@ -110,14 +111,8 @@ function Candidates({ id, environment }) {
   const why = useRead("explain", { trace_id: id, account: OWNER, environment });
   return html`<${Section} title="Why this model"><${Loaded} of=${why}>${({ explanation, decision, refusal }) => html`
     ${refusal && html`<p class="warning">${refusal}</p>`}
-    ${decision && html`<${Table} caption="Candidates" rows=${decision.candidates.slice(0, SHOWN)} keyOf=${({ model }) => model} columns=${[
-      { name: "Model", of: ({ model }) => model },
-      { name: "Score", kind: "number", of: ({ score }) => score.toFixed(3) },
-      { name: "Quality", kind: "number", of: ({ quality }) => quality.toFixed(2) },
-      { name: "Expected cost", kind: "number", of: ({ cost_usd }) => usd(cost_usd) },
-      { name: "Expected latency", kind: "number", of: ({ latency_s }) => ms(latency_s * 1000) },
-      { name: "Stability", kind: "number", of: ({ stability }) => percent(stability) },
-    ]} /><p class="note">${count(Math.min(SHOWN, decision.candidates.length))} of ${count(decision.candidates.length)} that fit;
+    ${decision && html`<${Table} caption="Candidates" rows=${decision.candidates.slice(0, SHOWN)} keyOf=${({ model }) => model} columns=${CANDIDATES} />
+      <p class="note">${count(Math.min(SHOWN, decision.candidates.length))} of ${count(decision.candidates.length)} that fit;
       ${" "}${count(decision.rejected.length)} do not.</p>`}
-    <details><summary>Explanation</summary><pre tabindex="0" role="region" aria-label="Explanation">${explanation}</pre></details>`}<//><//>`;
+    <details><summary>Explanation</summary><${Text} label="Explanation">${explanation}<//></details>`}<//><//>`;
 }
