@@ -145,8 +145,11 @@ export function Loaded({ of, children }) {
 export const Figure = ({ name, value, note, kind }) =>
   html`<div class="figure ${kind || ""}"><dt>${name}</dt><dd>${value}</dd>${note && html`<dd class="note">${note}</dd>`}</div>`;
 
-/** `columns`: [{name, of(row), kind: "number" for right-aligned}]. `caption` names the table for screen readers. */
-export function Table({ caption, columns, rows, keyOf, empty }) {
+/** `columns`: [{name, of(row), kind, changes}], false ones are left out. `kind`: "number" for right-aligned, or a class.
+ * `changes`: only for those who may write. `caption` names the table for screen readers. */
+export function Table({ caption, columns: all, rows, keyOf, empty }) {
+  const { writes } = useContext(Here).session;
+  const columns = all.filter((column) => column && (writes || !column.changes));
   if (!rows.length) return html`<${Empty}>${empty}<//>`;
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${caption}><table>
     <caption class="hidden">${caption}</caption>
@@ -159,7 +162,8 @@ export function Table({ caption, columns, rows, keyOf, empty }) {
 /** How much of a limit is used. */
 export function Meter({ name, used, limit, format = usd }) {
   const share = limit ? Math.min(1, used / limit) : 0;
-  const text = limit == null ? `${format(used)}, no limit` : `${format(used)} of ${format(limit)}, ${percent(used / limit)}`;
+  const of = limit ? `, ${percent(used / limit)}` : "";
+  const text = limit == null ? `${format(used)}, no limit` : `${format(used)} of ${format(limit)}${of}`;
   return html`<div class="meter ${share > 0.8 ? "high" : ""}">
     ${limit != null && html`<progress aria-label=${name} max="1" value=${share}></progress>`}<span>${text}</span></div>`;
 }
@@ -183,16 +187,21 @@ export const Select = ({ label, hint, options, value, ...rest }) => html`<${Fiel
 export const Area = ({ label, hint, value, ...rest }) => html`<${Field} label=${label} hint=${hint} ...${rest}>
   ${(control) => html`<textarea ...${control} value=${value}></textarea>`}<//>`;
 
-/** What the fields of a form hold, by name; empty ones are undefined, numbers (`type=number`) are numbers. */
+/** What the fields of a form hold, by name; empty ones are undefined, numbers (`type=number`) are numbers.
+ * Fields for money and counts have `inputmode="decimal"`: what is no number stays text, for the API to refuse. A browser
+ * calls it empty if `type=number`, which would stand for no limit. */
 export function valuesOf(form) {
   const values = {};
   for (const field of form.elements) {
     if (!field.name) continue;
     if (field.type === "checkbox") values[field.name] = field.checked;
+    else if (field.inputMode === "decimal" && field.value.trim() !== "") values[field.name] = numberOr(field.value);
     else if (field.value !== "") values[field.name] = field.type === "number" ? Number(field.value) : field.value;
   }
   return values;
 }
+
+const numberOr = (text) => (Number.isFinite(Number(text)) ? Number(text) : text);
 
 /** A form that runs `onSubmit(values)` and shows its error. Its button is `action`. */
 export function Form({ action, kind, onSubmit, children, cancel }) {
@@ -239,5 +248,5 @@ export function NewSecret({ text, children }) {
   const [isCopied, setCopied] = useState(false);
   const copy = async () => { await navigator.clipboard.writeText(text); setCopied(true); };
   return html`<div class="secret" role="status"><p>${children} It is not shown again.</p><code>${text}</code>
-    <button type="button" onClick=${copy}>${isCopied ? "Copied" : "Copy"}</button></div>`;
+    ${navigator.clipboard && html`<button type="button" onClick=${copy}>${isCopied ? "Copied" : "Copy"}</button>`}</div>`;
 }

@@ -77,8 +77,11 @@ function Page() {
     api.whenSignedOut(() => setSession(null));
     begin().then(setSession, (error) => { setSession(null); if (error.status !== 401 || error.isLink) setProblem(error); });
   }, []);
-  useEffect(() => { if (session) loadAccounts().then(setKnown, () => setKnown(NO_ACCOUNTS)); }, [session]);
-  const here = useMemo(() => session && known && { route, session, accounts: known.accounts, ...chosen(route, known) }, [route, session, known]);
+  const reloadAccounts = () => loadAccounts().then(setKnown, () => setKnown(known || NO_ACCOUNTS));
+  useEffect(() => { if (session) reloadAccounts(); }, [session]);
+  const here = useMemo(() => session && known && {
+    route, session, reloadAccounts, accounts: known.accounts, ...chosen(route, known),
+  }, [route, session, known]);
   const signOut = async () => { await api.signOut(); setSession(null); };
   if (session === undefined || (session && !known)) return html`<p class="loading" role="status">Loading…</p>`;
   if (!session) return html`<${SignIn} problem=${problem} onSignedIn=${setSession} />`;
