@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from routewright import wire
 from routewright.cache import CacheExplanation, ResponseCache
-from routewright.console import Console
+from routewright.console import SCOPES, Console, limits_of
 from routewright.errors import NoCandidates, ValidationFailed
 from routewright.router import Router
 from routewright.wire.conversion import convert_value
@@ -23,12 +23,14 @@ from routewright.wire.docstrings import field_docs, prose
 from routewright.wire.money import in_usd
 from routewright.wire.problems import did_you_mean, listed
 
-_SHAPES: dict[str, type[Struct]] = {
+_SHAPES: dict[str, type[object]] = {
     "limits": wire.RateLimits,
     "policy": wire.Policy,
     "expect": wire.PolicyRecord,
+    "contains": str,
+    "start": int,
 }
-"""Structs among the arguments, by name."""
+"""Structs among the arguments, and arguments of the methods below, by name."""
 _POLICY_PARTS: dict[str, type[Struct]] = {
     "": wire.Policy,
     "weights": wire.PolicyWeights,
@@ -48,6 +50,8 @@ _STORED_ONLY = {"digest", "secrets"}
 """Fields of keys and endpoints that leave the server with nobody."""
 _NOT_LISTED = {"decision_input"}
 """Fields that a trace has, but not as an item of a list: half of its bytes, which no list shows."""
+ROWS = 25
+"""Accounts on a page."""
 
 
 class Operation(Struct, frozen=True):
@@ -96,6 +100,7 @@ def shown(value: object) -> object:
         case msgspec.Struct():
             names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
             plain = {name: getattr(value, field) for name, field in names if field not in hidden}
+            plain |= _computed(value)
             tag = value.__struct_config__.tag
             if tag is not None:
                 plain["type"] = tag
@@ -105,6 +110,20 @@ def shown(value: object) -> object:
                 if item is not msgspec.UNSET
             }
     return value
+
+
+def _computed(value: object) -> dict[str, object]:
+    """What is shown of a struct besides its fields."""
+    match value:
+        case wire.Account():
+            return {"limits_in_force": limits_of(value)}
+        case wire.Purse():
+            return {"left_usd": value.left_usd}
+        case wire.Delivery():
+            return {"place": value.key}
+        case wire.Endpoint():
+            return {"old_secret_until": max((secret.expires_at or 0.0 for secret in value.secrets), default=0.0)}
+    return {}
 
 
 class Past:
@@ -211,11 +230,45 @@ def _choices(kind: object) -> list[str]:
     return [word for part in get_args(kind) for word in ([part] if isinstance(part, str) else _choices(part))]
 
 
+class Accounts:
+    """What the views of accounts and webhooks call that ``Console`` has in another form."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    async def page(self, contains: str = "", start: int = 0) -> wire.JsonObject:
+        """A page of the accounts whose names contain a text, in any case, with their standing."""
+        text = contains.casefold()
+        names = [account.name for account in await self._console.accounts() if text in account.name.casefold()]
+        rows = [await self._console.standing(name) for name in names[max(start, 0) :][:ROWS]]
+        return {"count": len(names), "size": ROWS, "rows": rows}
+
+    async def test_endpoint(
+        self, account: str, endpoint_id: str, allow_loopback: bool = False
+    ) -> dict[wire.EventType, wire.DeliveryAttempt]:
+        """``Console.test_endpoint`` over its own transport."""
+        return await self._console.test_endpoint(account, endpoint_id, allow_loopback=allow_loopback)
+
+    @staticmethod
+    def choices() -> wire.JsonObject:
+        """What the forms offer: plans with their rate limits, scopes, and the words of webhooks."""
+        plans: tuple[wire.PlanName, ...] = get_args(wire.PlanName)
+        return {
+            "plans": {plan: limits_of(wire.Account(name=plan, created_at="", plan=plan)) for plan in plans},
+            "scopes": SCOPES,
+            "operator_scopes": [scope for scope in get_args(wire.Scope) if scope not in SCOPES],
+            "events": get_args(wire.EventType),
+            "profiles": get_args(wire.SignatureProfile),
+            "delivery_states": get_args(wire.DeliveryState),
+        }
+
+
 def operations(router: Router, console: Console) -> dict[str, Operation]:
     """The operations by name: those that read, and those that change."""
     traces = router.traces
     past = Past(router)
     answers = Answers(router)
+    accounts = Accounts(console)
     reads: dict[str, Method] = {
         "status": router.status,
         "models": router.models,
@@ -234,6 +287,8 @@ def operations(router: Router, console: Console) -> dict[str, Operation]:
         "cache-explain": answers.explain,
         "cache-risk": answers.risk,
         "accounts": console.accounts,
+        "account-page": accounts.page,
+        "choices": accounts.choices,
         "standing": console.standing,
         "nearest-limits": console.nearest_limits,
         "keys": console.keys,
@@ -265,7 +320,7 @@ def operations(router: Router, console: Console) -> dict[str, Operation]:
         "endpoint-disable": console.disable_endpoint,
         "endpoint-delete": console.delete_endpoint,
         "endpoint-rotate": console.rotate_endpoint,
-        "endpoint-test": console.test_endpoint,
+        "endpoint-test": accounts.test_endpoint,
         "delivery-replay": console.replay,
         "policy-draft": console.policies.draft,
         "policy-discard": console.policies.discard,

@@ -202,6 +202,7 @@ class Ui:
                 "writes": operator.writes,
                 "token": self._sessions.change_token(session.id),
                 "signs_out": self._authorize is None,
+                "key_id": operator.key_id,
             }
         )
 

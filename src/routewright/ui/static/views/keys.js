@@ -1,0 +1,117 @@
+// Keys of an account, and of operators: a table, and forms that create, change and revoke them.
+
+import { change } from "../api.js";
+import { Area, Badge, Confirm, Field, Here, Loaded, NewSecret, Section, Select, Table } from "../lib.js";
+import { Time, html, setParams, to, useContext, useRead } from "../lib.js";
+import { Amount, Ask, Checks, MoneyFields, RateFields, Spent } from "./terms.js";
+import { changesOf, periodsIn, periodsOf, ratesOf, textOf } from "./terms.js";
+
+export const OPERATORS = "_system";
+
+/** The keys of an account. `standings`: of those with a budget. */
+export function Keys({ account, standings = [], params, title, onChange = () => {} }) {
+  const keys = useRead("keys", { account });
+  const choices = useRead("choices");
+  const ofOperators = account === OPERATORS;
+  const scopes = choices.data?.[ofOperators ? "operator_scopes" : "scopes"];
+  const run = async (operation, terms) => {
+    const result = await change(operation, { account, ...terms });
+    keys.reload();
+    onChange();
+    return result;
+  };
+  const termsOf = (values) => (ofOperators ? termsOfOperator : termsOfKey)(values, scopes);
+  const form = (key) => html`<${Loaded} of=${choices}>${() =>
+    html`<${Fields} apiKey=${key} ofOperators=${ofOperators} scopes=${scopes} />`}<//>`;
+  const create = html`<${Ask} label=${ofOperators ? "Create an operator's key" : "Create a key"}
+    act=${(values) => run("key-create", { environment: values.environment, ...termsOf(values) })}
+    result=${({ secret, key }) => html`<${NewSecret} text=${secret}>This is the key “${key.name}”.<//>`}>${form()}<//>`;
+  const edit = (key) => html`<div class="actions"><${Ask} label="Change" title=${`Change the key ${key.name}`}
+    act=${(values) => run("key-change", { key_id: key.id, ...changesOf(termsIn(key), termsOf(values)) })}>
+      ${form(key)}<//>
+    <${Revoke} apiKey=${key} ofOperators=${ofOperators} act=${() => run("key-revoke", { key_id: key.id })} /></div>`;
+  const standingOf = (key) => standings.find((standing) => standing.key.id === key.id);
+  const columns = [
+    { name: "Name", kind: "wide", of: (key) => html`<${Name} apiKey=${key} />` },
+    { name: "Key", kind: "word", of: (key) => html`<code>${key.prefix}…</code>` },
+    !ofOperators && { name: "Environment", kind: "word", of: (key) => key.environment },
+    { name: "Scopes", kind: "text", of: (key) => key.scopes?.join(", ") ?? "all" },
+    !ofOperators && { name: "Limits", kind: "text", of: (key) => html`<${Limits} apiKey=${key} />` },
+    !ofOperators && { name: "Spent", kind: "word", of: (key) => html`<${Budgets} standing=${standingOf(key)} />` },
+    { name: "Created", kind: "text", of: (key) => html`<${Time} at=${key.created_at} />` },
+    { name: "State", kind: "text", of: (key) => html`<${State} apiKey=${key} ofOperators=${ofOperators} />` },
+    { name: "Actions", changes: true, of: (key) => !key.revoked_at && edit(key) },
+  ];
+  const withRevoked = params.keys === "all";
+  const command = ofOperators ? "_system --name ada --scope console:write" : "ACCOUNT --name website";
+  return html`<${Section} title=${title} actions=${create}>
+    ${ofOperators && html`<p class="note">Operators sign in to this page with these keys, which open nothing else.</p>`}
+    <${Loaded} of=${keys}>${(all) => {
+      const active = all.filter((key) => !key.revoked_at);
+      const rows = withRevoked ? all : active;
+      return html`<${Table} caption=${title} columns=${columns} rows=${rows} keyOf=${(key) => key.id}
+          empty=${html`No active keys. Create one here, or run <code>routewright keys create ${command}</code>`} />
+        ${all.length > active.length && html`<button type="button" class="quiet"
+          onClick=${() => setParams({ keys: withRevoked ? "" : "all" })}>
+          ${withRevoked ? "Hide revoked keys" : `Show revoked keys (${all.length - active.length})`}</button>`}`;
+    }}<//><//>`;
+}
+
+function Name({ apiKey: { id, name } }) {
+  const isOwn = id === useContext(Here).session.key_id;
+  return html`${name}${isOwn && html` <${Badge} kind="good">you<//>`}<br /><small class="note">${id}</small>`;
+}
+
+const Limits = ({ apiKey: { limits, models, policies } }) => html`${textOf(limits, models || policies ? "" : "none")}
+  ${models && html`<div><span class="note">Models</span> ${models.join(", ")}</div>`}
+  ${policies && html`<div><span class="note">Policies</span> ${policies.join(", ")}</div>`}`;
+
+const BUDGETS = [["total", "Total"], ["day", "Today"], ["week", "This week"], ["month", "This month"]];
+const Budgets = ({ standing }) => (standing ? BUDGETS.map(([name, label]) =>
+  standing[name] && html`<${Spent} label=${label} purse=${standing[name]} />`) : "–");
+
+function State({ apiKey: { account, environment, revoked_at: at }, ofOperators }) {
+  if (!at) return html`<${Badge} kind="good">active<//>`;
+  const marked = to("traces", { account, environment, filter: "compromised=true" });
+  return html`<${Badge} kind="bad">revoked<//> <${Time} at=${at} />
+    ${!ofOperators && html`<br /><a href=${marked}>Marked traces</a>`}`;
+}
+
+function Revoke({ apiKey: key, ofOperators, act }) {
+  const isOwn = key.id === useContext(Here).session.key_id;
+  const marks = "Traces of its calls in the last 24 hours, and of any later ones, are marked compromised.";
+  const effect = ofOperators ? isOwn && "You signed in with it, and will be signed out." : marks;
+  return html`<${Confirm} label="Revoke" title=${`Revoke the key ${key.name}`} action="Revoke" act=${act}
+    text=${`Within two seconds the key is refused everywhere, for good. ${effect || ""}`} />`;
+}
+
+/** The terms of a key as stored, and of what a form holds. All scopes are null: those to come are included. */
+const termsIn = ({ name, scopes, models, policies, budget_usd, limits, ...key }) =>
+  ({ name, scopes, models, policies, budget_usd, limits: ratesOf(limits), ...periodsIn(key) });
+const termsOfOperator = ({ name = null, ...values }, all) => ({ name, scopes: all.filter((scope) => values[scope]) });
+function termsOfKey(values, all) {
+  const { name, scopes } = termsOfOperator(values, all);
+  const { models, policies, budget_usd = null } = values;
+  return { name, scopes: scopes.length === all.length ? null : scopes, models: linesOf(models),
+    policies: linesOf(policies), budget_usd, limits: ratesOf(values), ...periodsOf(values) };
+}
+
+function linesOf(text = "") {
+  const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
+  return lines.length ? lines : null;
+}
+
+function Fields({ apiKey: key, ofOperators, scopes }) {
+  const isChecked = (scope) => (key?.scopes ? key.scopes.includes(scope) : !ofOperators || scope === scopes[0]);
+  const name = html`<${Field} label="Name" name="name" defaultValue=${key?.name ?? ""} autocomplete="off" autofocus />`;
+  if (ofOperators) return html`${name}<${Checks} title="Scopes" names=${scopes} isChecked=${isChecked} />`;
+  return html`${name}
+    ${!key && html`<${Select} label="Environment" name="environment" options=${["production", "sandbox"]} />`}
+    <${Checks} title="Scopes" names=${scopes} isChecked=${isChecked} />
+    <${MoneyFields} terms=${key}><${Amount} label="Budget in all" name="budget_usd" value=${key?.budget_usd} /><//>
+    <${RateFields} rates=${key?.limits} empty="no limit besides the account's" />
+    <${Area} label="Models" name="models" rows="3" defaultValue=${key?.models?.join("\n") ?? ""}
+      hint="One a line: ids, aliases, openai/*, provider:openai. Empty: all." />
+    <${Area} label="Policies" name="policies" rows="3" defaultValue=${key?.policies?.join("\n") ?? ""}
+      hint="One a line; calls must use one of them. Empty: any or none." />`;
+}
