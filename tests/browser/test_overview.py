@@ -108,6 +108,16 @@ def test_all_accounts_then_one_by_model_tenant_and_hour(open_ui: OpenUi, router:
     expect(page.get_by_role("region", name="Attempts by model")).to_contain_text("spare/two")
     expect(page.get_by_role("region", name="Fallbacks by reason")).to_contain_text("server")
 
+    latency = page.locator("figure", has_text="Latency by day")
+    latency.get_by_label("Model").select_option(HOSTILE)
+    expect(page).to_have_url(re.compile("latency_of=%3Cimg"))
+    latency.get_by_text("As a table").click()
+    expect(latency.get_by_role("row")).to_have_count(8)
+    last = next(
+        row for row in reversed(router.traces.blocking.latency_by_day(all_accounts=True)) if row.model == HOSTILE
+    )
+    expect(latency.get_by_role("cell", name=f"{last.p95_ms:.0f} ms").first).to_be_visible()
+
     page.get_by_label("Group by").select_option("account")
     expect(calls.get_by_role("listitem")).to_contain_text(["acme", "default"])
     page.get_by_label("Account", exact=True).select_option("default")

@@ -35,8 +35,8 @@ export const Ranges = ({ view, params, chosen }) => html`<div class="tabs" role=
 
 /** `times`: starts of steps of `step` seconds, in Unix seconds. `series`: [{name, values, line}], with null where there
  * is no value. `isStacked`: as bars on top of each other, else as lines (`line`: "solid" or "dashed"). `totals`: the
- * text beside a name while no time is pointed at. */
-export function Chart({ title, times, step, series, format, isStacked, totals }) {
+ * text beside a name while no time is pointed at. `children`: controls of the chart. */
+export function Chart({ title, times, step, series, format, isStacked, totals, children }) {
   const frame = useRef();
   const probe = useRef();
   const [place, setPlace] = useState(null);
@@ -90,7 +90,7 @@ export function Chart({ title, times, step, series, format, isStacked, totals })
   }, [JSON.stringify([times, step, series])]);
   const columns = series.map((entry) => ({ name: entry.name, kind: "number", of: (at) => format(entry.values[at]) }));
   return html`<figure class="chart">
-    <figcaption>${title}${place !== null && html` <span class="note">${nameOf(times[place], step)}</span>`}</figcaption>
+    <figcaption>${title}${place !== null && html` <span class="note">${nameOf(times[place], step)}</span>`}${children}</figcaption>
     <span ref=${probe} hidden></span>
     <div class="plot" ref=${frame} aria-hidden="true"></div>
     <ul class="legend">${series.map((entry, index) => html`<li key=${entry.name}>

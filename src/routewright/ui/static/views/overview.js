@@ -37,11 +37,14 @@ function UsageChart({ title, field, format, times, step, grouped }) {
     totals=${series.map((entry) => format(sum(entry.values)))} />`;
 }
 
-function LatencyChart({ days, times }) {
-  const rows = new Map(days.filter((row) => row.model === null).map((row) => [secondsOf(row.day), row]));
+function LatencyChart({ days, times, model = "" }) {
+  const models = [...new Set(days.map((row) => row.model || ""))];
+  const rows = new Map(days.filter((row) => (row.model || "") === model).map((row) => [secondsOf(row.day), row]));
   const line = (name, field, style) => ({ name, line: style, values: times.map((time) => rows.get(time)?.[field] ?? null) });
-  return html`<${Chart} title="Latency of all models by day" times=${times} step=${DAY} format=${ms}
-    series=${[line("p50", "p50_ms", "solid"), line("p95", "p95_ms", "dashed")]} />`;
+  return html`<${Chart} title="Latency by day" times=${times} step=${DAY} format=${ms}
+    series=${[line("p50", "p50_ms", "solid"), line("p95", "p95_ms", "dashed")]}>
+    <${Select} label="Model" value=${model} options=${models.map((name) => [name, name || "All models"])}
+      onChange=${(event) => setParams({ latency_of: event.target.value })} /><//>`;
 }
 
 const NoCalls = ({ environment }) => html`<${Empty}>No calls in this time
@@ -84,7 +87,7 @@ const ATTEMPTS = [
 ];
 
 function Limits({ account }) {
-  const limits = useRead("nearest-limits", { account }, { every: 60 });
+  const limits = useRead("nearest-limits", { account }, { every: account === undefined ? 300 : 60 });
   const now = new Date();
   const days = new Date(Date.UTC(now.getUTCFullYear(), now.getUTCMonth() + 1, 0)).getUTCDate();
   const columns = [
@@ -161,16 +164,17 @@ export function Overview({ params }) {
   const hour = Math.floor(Date.now() / 1000 / HOUR);
   const times = useMemo(() => timesOf(step, steps), [range, hour]);
   const days = useMemo(() => timesOf(DAY, Math.max(7, range === "24h" ? 0 : steps)), [range, hour]); // of latency
+  const every = all ? 300 : 60; // reports on all accounts read each of them
   const owner = { ...(all ? { all_accounts: true } : { account: scope }), environment };
   const dates = { start_date: dayOf(times[0]), end_date: dayOf(times.at(-1)) };
   const groups = useRead("usage-groups", all ? { all_accounts: true } : { account: scope });
   const groupBy = !all && params.group_by === "account" ? "model" : params.group_by || "model";
   const account = groupBy === "account" ? { environment } : owner;
   const usage = useRead("usage", { ...dates, ...account, group_by: groupBy, bucket: step === HOUR ? "hour" : "day" }, { every: 60 });
-  const latency = useRead("latency", { ...dates, ...owner }, { every: 60 });
-  const byDay = useRead("latency-by-day", { ...owner, start_date: dayOf(days[0]), end_date: dates.end_date }, { every: 60 });
-  const fallback = useRead("fallback", { ...dates, ...owner }, { every: 60 });
-  const cache = useRead("cache", { ...dates, ...owner }, { every: 60 });
+  const latency = useRead("latency", { ...dates, ...owner }, { every });
+  const byDay = useRead("latency-by-day", { ...owner, start_date: dayOf(days[0]), end_date: dates.end_date }, { every });
+  const fallback = useRead("fallback", { ...dates, ...owner }, { every });
+  const cache = useRead("cache", { ...dates, ...owner }, { every });
   const status = useRead("status", {}, { every: 10 });
   const options = (groups.data || [groupBy]).map((name) => [name, GROUPS[name] || name.replace("metadata.", "Metadata: ")]);
   const since = range === "24h" ? "yesterday and today (UTC)" : "";
@@ -187,7 +191,7 @@ export function Overview({ params }) {
           <${UsageChart} title="Spend, paid to providers" field="cost_usd" format=${usd} ...${chart} />
           <${UsageChart} title="Calls" field="requests" format=${count} ...${chart} />
           <${UsageChart} title="Errors" field="errors" format=${count} ...${chart} />
-          <${Loaded} of=${byDay}>${(data) => html`<${LatencyChart} days=${data} times=${days} />`}<//>
+          <${Loaded} of=${byDay}>${(data) => html`<${LatencyChart} days=${data} times=${days} model=${params.latency_of} />`}<//>
         </div><//>`;
     }}<//>
     <div class="columns">
