@@ -31,50 +31,45 @@ const List = ({ rows }) => html`<dl class="facts">${rows.map(([name, value]) =>
 const Facts = ({ of }) => html`<${List} rows=${Object.entries(of).filter(([name, value]) => value != null && value !== false
   && value.length !== 0 && !SHOWN_BESIDE.includes(name)).map(([name, value]) => [inWords(name), valueOf(name, value)])} />`;
 
-/** Text as it is, which may be wide. */
-export const Text = ({ label, kind = "", children }) =>
-  html`<pre class=${kind} tabindex="0" role="region" aria-label=${label}>${children}</pre>`;
+/** Text as it is. */
+export const Text = ({ label, children }) => html`<pre tabindex="0" role="region" aria-label=${label}>${children}</pre>`;
 
 // --- The spans: a tree, and a bar for the time of each
 
+const LOOKED_UP = [["hit", "hit"], ["refused_by", "refused by a guard"], ["explored", "answered live as a check"]];
+const MARKS = ["hedge", "probe", "repair"];
+
+/** Title and note by type of span. */
 const TITLES = {
-  decision: () => "Decision",
-  cache: () => "Cache look-up",
-  model: ({ model }) => model,
-  fallback: () => "Fallback",
-  guardrail: ({ name }) => `Guardrail ${name}`,
-  step: ({ number, name }) => `Step ${number}: ${inWords(name)}`,
-  sub_trace: ({ model }) => `Call ${model || ""}`,
-  tool: ({ tool }) => `Tool ${tool}`,
-};
-const NOTES = {
-  cache: ({ hit, mode, refused_by: guard, explored }) => [hit ? "hit" : "miss", mode, guard && `refused by ${guard}`,
-    explored && "answered live as a check"].filter(Boolean).join(", "),
-  model: (span) => [`attempt ${span.attempt}`, ...["hedge", "probe", "repair"].filter((mark) => span[mark])].join(", "),
-  fallback: (span) => `${span.from_model} → ${span.to_model}: ${inWords(span.fault || span.reason)}`,
-  guardrail: ({ action, rule, stage, count: hits }) => `${action} ${rule} in the ${stage}, ${count(hits)}×`,
-  sub_trace: ({ trace_id: id }) => traceLink(id),
-  tool: (span) => span.still_running && "still running",
+  decision: () => ["Decision"],
+  cache: (span) => ["Cache look-up", LOOKED_UP.filter(([name]) => span[name]).map(([, text]) => text).join(", ") || "miss"],
+  model: (span) => [span.model, [`attempt ${span.attempt}`, ...MARKS.filter((name) => span[name])].join(", ")],
+  fallback: (span) => ["Fallback", `${span.from_model} → ${span.to_model}: ${inWords(span.fault || span.reason)}`],
+  guardrail: (span) => [`Guardrail ${span.name}`, `${span.action} ${span.rule} in the ${span.stage}, ${count(span.count)}×`],
+  step: (span) => [`Step ${span.number}: ${inWords(span.name)}`],
+  sub_trace: (span) => [`Call ${span.model || ""}`, traceLink(span.trace_id)],
+  tool: (span) => [`Tool ${span.tool}`, span.still_running && "still running"],
 };
 
 /** Spans in the order of the tree, each with its level; `closed` ones hide those below. */
 function rowsOf(spans, closed) {
-  const below = Map.groupBy(spans, (span) => span.parent_id ?? 0);
+  const ids = new Set(spans.map(({ id }) => id));
+  const below = Map.groupBy(spans, ({ parent_id: parent }) => (ids.has(parent) ? parent : null));
   const walk = (id, level) => (below.get(id) || []).flatMap((span) => {
-    const row = { span, level, isParent: below.has(span.id), isOpen: !closed.has(span.id) };
+    const row = { span, level, isParent: below.has(span.id) && level < 50, isOpen: !closed.has(span.id) };
     return row.isParent && row.isOpen ? [row, ...walk(span.id, level + 1)] : [row];
   });
-  return walk(0, 1);
+  return walk(null, 1);
 }
 
 function SpanRow({ row: { span, level, isParent, isOpen }, total, isFirst, isChosen, toggle, choose, press }) {
+  const [title, note] = TITLES[span.type](span);
   const place = { left: `${(100 * span.start_ms) / total}%`, width: `${(100 * span.duration_ms) / total}%` };
-  const fold = html`<button type="button" class="quiet fold" tabindex="-1" aria-hidden="true" onClick=${toggle}>
-    ${isOpen ? "▾" : "▸"}</button>`;
+  const fold = html`<button type="button" class="quiet fold" tabindex="-1" aria-hidden="true" onClick=${toggle}>▸</button>`;
   return html`<div role="row" class="span" tabindex=${isFirst ? 0 : -1} data-id=${span.id} aria-level=${level}
     aria-expanded=${isParent ? isOpen : undefined} aria-selected=${isChosen} onKeyDown=${press} onClick=${choose}>
     <span role="gridcell" class="name" style=${{ paddingLeft: `${level * 20}px` }}>${isParent && fold}
-      <b>${TITLES[span.type](span)}</b> <span class="note">${NOTES[span.type]?.(span)}</span></span>
+      <b>${title}</b> <span class="note">${note}</span></span>
     <span role="gridcell"><${Badge} kind=${{ ok: "good", error: "bad" }[span.status]}>${span.error || span.status}<//></span>
     <span role="gridcell" class="number">${ms(span.duration_ms)}</span>
     <span role="gridcell" class="number">${span.cost_usd === undefined ? "" : usd(span.cost_usd)}</span>
@@ -92,7 +87,7 @@ function Spans({ trace }) {
   if (!trace.spans.length) return html`<${Empty}>This trace has no spans.<//>`;
   const rows = rowsOf(trace.spans, closed);
   const total = Math.max(trace.duration_ms, ...trace.spans.map((span) => span.start_ms + span.duration_ms)) || 1;
-  const toggle = (id) => setClosed((old) => (old.has(id) ? new Set([...old].filter((other) => other !== id)) : new Set([...old, id])));
+  const toggle = (id) => setClosed((old) => new Set(old).symmetricDifference(new Set([id])));
   const choose = (id) => setParams({ span: id === chosen ? "" : id }, { replace: true });
   const press = (event, { span, isParent, isOpen }, index) => {
     if (event.target !== event.currentTarget) return;
@@ -105,7 +100,7 @@ function Spans({ trace }) {
     event.preventDefault();
   };
   return html`<div class="scroll"><div role="treegrid" class="spans" aria-label="Spans" ref=${grid}>
-    <div role="row" class="span head">${["Span", "Status", "Duration", "Cost", "Tokens"].map((name, index) =>
+    <div role="row" class="span head note">${["Span", "Status", "Duration", "Cost", "Tokens"].map((name, index) =>
       html`<span role="columnheader" class=${index > 1 && "number"}>${name}</span>`)}
       <span role="columnheader" class="axis">${[0, 0.25, 0.5, 0.75, 1].map((part) => html`<span>${ms(total * part)}</span>`)}</span></div>
     ${rows.map((row, index) => html`<${SpanRow} key=${row.span.id} row=${row} total=${total} isFirst=${index === 0}
@@ -115,16 +110,15 @@ function Spans({ trace }) {
 
 // --- Why this model
 
-const number = (name, of) => ({ name, kind: "number", of });
 export const CANDIDATES = [
-  { name: "Model", of: ({ model, late }) => html`${model} ${late && html`<${Badge} kind="warn">late<//>`}` },
-  number("Score", ({ score }) => score.toFixed(3)),
-  number("Quality", ({ quality }) => quality.toFixed(2)),
-  number("Expected cost", ({ cost_usd: cost }) => usd(cost)),
-  number("Expected latency", ({ latency_s: latency }) => ms(latency * 1000)),
-  number("Stability", ({ stability }) => percent(stability)),
-  { name: "Terms: quality, cost, latency, stability", of: ({ terms }) => terms.map((term) => term.toFixed(2)).join(", ") },
-];
+  ["Model", ({ model, late }) => html`${model} ${late && html`<${Badge} kind="warn">late<//>`}`],
+  ["Score", ({ score }) => score.toFixed(3)],
+  ["Quality", ({ quality }) => quality.toFixed(2)],
+  ["Expected cost", (candidate) => usd(candidate.cost_usd)],
+  ["Expected latency", (candidate) => ms(candidate.latency_s * 1000)],
+  ["Stability", ({ stability }) => percent(stability)],
+  ["Terms: quality, cost, latency, stability", ({ terms }) => terms.map((term) => term.toFixed(2)).join(", ")],
+].map(([name, of], index) => ({ name, of, kind: index > 0 && "number" }));
 const namesOf = (candidates, most) => candidates.slice(0, most).map(({ model }) => model).join(", ");
 const countsOf = (counts) => Object.entries(counts).sort().map(([reason, models]) => `${inWords(reason)} ${models}`).join(", ");
 
@@ -150,7 +144,7 @@ function WhyNot({ query, models }) {
     <${Form} action="Explain" kind="plain" key=${model} onSubmit=${async (values) => setParams({ model: values.model })}>
       <${Field} label="Why not this model?" name="model" value=${model} list="models-of-decision" autocomplete="off" />
       <datalist id="models-of-decision">${models.map((entry) => html`<option value=${entry.model} />`)}</datalist><//>
-    ${model && html`<${Loaded} of=${answer}>${({ text }) => html`<${Text} label="What would change it" kind="text">${text}<//>`}<//>`}`;
+    ${model && html`<${Loaded} of=${answer}>${({ text }) => html`<${Text} label="What would change it">${text}<//>`}<//>`}`;
 }
 
 function Why({ trace, query }) {
@@ -191,7 +185,7 @@ function Content({ content }) {
   const { messages, output, tool_calls: calls } = content;
   const answer = output || calls ? [{ role: "answer", content: output, tool_calls: calls }] : [];
   return [...(messages || []), ...answer].map(({ role, content: text, tool_calls: used }) => html`<h3>${role}</h3>
-    <${Text} label=${role} kind="text">${[text, used].flat().filter(Boolean).map((part) => part.text ?? textOf(part)).join("\n")}<//>`);
+    <${Text} label=${role}>${[text, used].flat().filter(Boolean).map((part) => part.text ?? textOf(part)).join("\n")}<//>`);
 }
 
 function Raw({ trace }) {

@@ -4,8 +4,7 @@ import { read } from "../api.js";
 import { Empty, Failure, Field, Form, Here, Select, Time, View, count, go, html, ms, routeOf, setParams } from "../lib.js";
 import { to, usd, useContext, useEffect, useMemo, useOwner, useRef, useState } from "../lib.js";
 
-const FIRST_PAGE = 100;
-const PAGE = 200;
+const PAGE = 100;
 const POLL_MS = 2000;
 const LATE_MS = 120000; // a call is stored when it ends, under the time when it began
 const OLD_MS = 3600000; // polls look no further back, however old the newest trace is
@@ -71,21 +70,18 @@ const keyOf = (trace) => trace.created_at + trace.id;
 
 class Rows {
   constructor(key, args) {
-    Object.assign(this, { key, args, rows: [], ids: new Set(), waiting: [], hasMore: true, top: 0, active: null });
+    Object.assign(this, { key, args, rows: [], waiting: [], hasMore: true, top: 0, active: null });
   }
 
   /** Read the next page; `again`: the first, in place of all rows. */
-  async load(again = false) {
+  async load(again = !this.isRead) {
     if (this.isLoading || !(again || this.hasMore)) return;
     this.isLoading = true;
     try {
-      const isFirst = again || !this.isRead;
-      const place = isFirst ? { limit: FIRST_PAGE } : { limit: PAGE, cursor: this.cursor };
-      const page = await read("traces", { ...this.args, ...place });
-      if (isFirst) Object.assign(this, { rows: [], ids: new Set(), waiting: [], isBehind: false, active: null });
+      const page = await read("traces", { ...this.args, limit: PAGE, cursor: again ? undefined : this.cursor });
+      if (again) Object.assign(this, { rows: [], waiting: [], isBehind: false, active: null, isRead: true });
       this.rows = this.rows.concat(page.data);
-      for (const row of page.data) this.ids.add(row.id);
-      Object.assign(this, { error: null, cursor: page.next_cursor, hasMore: page.has_more, isRead: true });
+      Object.assign(this, { error: null, cursor: page.next_cursor, hasMore: page.has_more });
     } catch (error) {
       Object.assign(this, { error, hasMore: false });
     }
@@ -94,23 +90,20 @@ class Rows {
 
   /** Read what has arrived since, and have it wait. */
   async poll() {
-    if (this.isLoading || this.isPolling || !this.isRead || this.isBehind) return;
-    this.isPolling = true;
+    if (this.isLoading || !this.isRead || this.isBehind) return;
     const newest = this.rows.length ? Date.parse(this.rows[0].created_at) : 0;
     const from = new Date(Math.max(newest, Date.now() - OLD_MS) - LATE_MS).toISOString();
     try {
       const since = this.args.since > from ? this.args.since : from;
       const page = await read("traces", { ...this.args, since, limit: PAGE }, { polling: true });
+      const known = new Set([...this.waiting, ...this.rows].map((row) => row.id));
       const last = this.hasMore && this.rows.length ? keyOf(this.rows.at(-1)) : ""; // later pages bring what is below
-      const fresh = page.data.filter((row) => !this.ids.has(row.id) && keyOf(row) > last);
-      for (const row of fresh) this.ids.add(row.id);
-      this.waiting = fresh.concat(this.waiting);
-      this.isBehind = page.has_more && fresh.length === PAGE; // there may be more in between
-      this.error = null;
+      const fresh = page.data.filter((row) => !known.has(row.id) && keyOf(row) > last);
+      const isBehind = page.has_more && fresh.length === PAGE; // there may be more in between
+      Object.assign(this, { error: null, isBehind, waiting: fresh.concat(this.waiting) });
     } catch (error) {
       this.error = error;
     }
-    this.isPolling = false;
   }
 
   /** Show what waits. */
@@ -132,13 +125,16 @@ function useRows(args, isLive) {
   const run = async (work) => { redraw(); await work; redraw(); };
   useEffect(() => { if (!list.isRead) run(list.load()); }, [list]);
   useEffect(() => {
-    const timer = isLive && setInterval(async () => {
-      if (document.visibilityState !== "visible") return;
-      await list.poll();
+    let timer;
+    const wait = () => { timer = isLive && setTimeout(poll, POLL_MS); };
+    const poll = async () => {
+      if (document.visibilityState === "visible") await list.poll();
       if (list.waiting.length && list.top === 0 && list.active === null) await list.admit();
       redraw();
-    }, POLL_MS);
-    return () => clearInterval(timer);
+      if (timer) wait();
+    };
+    wait();
+    return () => { clearTimeout(timer); timer = null; };
   }, [list, isLive]);
   return { list, run, redraw };
 }
