@@ -54,7 +54,7 @@ def test_the_sandbox_answers_by_default(open_ui: OpenUi) -> None:
     answer = page.get_by_role("region", name="Answer")
     expect(answer).to_have_text(re.compile("This is a canned answer in the name of mine/large"))
     expect(page.get_by_role("status").first).to_have_text("Done")
-    expect(page.get_by_text(re.compile("^goal=quality .*mine/large scored"))).to_be_visible()
+    expect(page.get_by_text(re.compile("^goal=quality .*mine/large scored")).first).to_be_visible()
     candidates = page.get_by_role("region", name="Candidates")
     expect(candidates.get_by_role("row").nth(1)).to_contain_text("mine/large")
     page.get_by_text("Explanation").click()

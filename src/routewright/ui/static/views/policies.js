@@ -1,7 +1,7 @@
 // Policies: the list, and one policy with what serves, its versions, and the ways to publish and go back.
 
 import { change } from "../api.js";
-import { Badge, Confirm, Empty, Field, Figure, Form, Here, Loaded, Opens, Section, Select, Table, Time, View } from "../lib.js";
+import { Badge, Confirm, Empty, Failure, Field, Figure, Form, Here, Loaded, Opens, Section, Select, Table, Time, View } from "../lib.js";
 import { go, html, percent, setParams, to, useContext, useRead, useState } from "../lib.js";
 import { Draft, Editor, textOf } from "./draft.js";
 import { Comparison, Simulation } from "./simulation.js";
@@ -43,22 +43,24 @@ const NewPolicy = () => html`<${View} title="New policy"><${Editor} slot="" reco
 function Policy({ name, params }) {
   const states = useRead("policy-states");
   const versions = useRead("policy-versions", { name });
-  const [outcome, setOutcome] = useState("");
+  const [outcome, setOutcome] = useState(null);
   const reload = () => { states.reload(); versions.reload(); };
   const tab = TABS[params.tab] ? params.tab : "draft";
   return html`<${View} title=${name}><${Loaded} of=${states}>${(all) => {
     const state = all.find(({ record }) => record.name === name);
     if (!state) return html`<${Empty}>There is no policy of this name. <a href=${to("policies")}>See all policies</a><//>`;
     const act = async (operation, args, text) => {
-      setOutcome("");
       try {
-        const result = await change(operation, { name, expect: state.record, ...args });
-        setOutcome(text(result));
-      } finally { reload(); }
+        setOutcome(html`<p class="outcome" role="status">${text(await change(operation, { name, expect: state.record, ...args }))}</p>`);
+      } catch (error) {
+        if (error.status !== 412) throw error; // else show what it is now, in place of the dialog
+        setOutcome(html`<${Failure} error=${error} />`);
+      }
+      reload();
     };
     return html`<${Loaded} of=${versions}>${(known) => html`
       <${Summary} state=${state} />
-      ${outcome && html`<p class="outcome" role="status">${outcome}</p>`}
+      ${outcome}
       <${Actions} state=${state} versions=${known} act=${act} />
       <nav class="tabs" aria-label="Parts of the policy">${Object.entries(TABS).map(([key, title]) => html`<a
         href=${to(["policies", name], { tab: key })} aria-current=${key === tab ? "page" : undefined}>${title}</a>`)}</nav>
@@ -117,8 +119,8 @@ function Publication({ label, kind, act, share, children }) {
     <//>`}<//>`;
 }
 
-/** A share as the API takes it. What is no number stays as it is, for the API to refuse. */
-const fractionOf = (part) => (part && Number.isFinite(Number(part)) ? Number(part) / 100 : part ?? "");
+/** A share as the API takes it, or what it refuses, since without one it publishes to all. */
+const fractionOf = (part) => (typeof part === "number" ? part / 100 : part ?? "");
 
 const RollBack = ({ record, versions, act }) => html`<${Opens} label="Roll back" kind="danger">${(close) => html`
   <p>The version will serve all of the traffic. ${SOON} A draft stays.</p>

@@ -22,8 +22,7 @@ export function Try({ params }) {
     const { environment, system, prompt, max_cost_usd, models: words, ...options } = values;
     setParams({ ...options, cache: options.cache ? 1 : "", models: words, place: environment }, { replace: true });
     const messages = [...(system ? [{ role: "system", content: system }] : []), { role: "user", content: prompt ?? "" }];
-    // what is no number stays as it is, for the API to refuse
-    const budget = max_cost_usd && { maxCostUsd: Number.isFinite(Number(max_cost_usd)) ? Number(max_cost_usd) : max_cost_usd };
+    const budget = max_cost_usd === undefined ? undefined : { maxCostUsd: max_cost_usd };
     running.current = new AbortController();
     let state = { environment, text: "", reasoning: "", fallbacks: [], state: "Waiting" };
     const show = (changes) => { state = { ...state, ...changes }; setTrial(state); };
