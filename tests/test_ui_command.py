@@ -26,18 +26,36 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "traces.db"
 
 
-def test_the_link_signs_the_owner_in_once(store: Path) -> None:
-    with running(store.parent) as command:
-        assert command.ask("GET", "/api/accounts")[0] == 401
-        session = command.sign_in()
-        assert session["writes"] is True
-        assert session["operator"]
-        assert [account["name"] for account in command.ask("GET", "/api/accounts")[1]] == ["acme"]
-        assert command.ask("POST", "/api/account-create", {"name": "globex"})[0] == 200
-        assert command.ask("POST", "/session", {"link": command.token})[0] == 401
+def test_the_link_signs_the_owner_in_once_until_ctrl_c(store: Path) -> None:
+    command = Command(store.parent)
+    assert command.ask("GET", "/api/accounts")[0] == 401
+    session = command.sign_in()
+    assert session["writes"] is True
+    assert session["operator"]
+    assert [account["name"] for account in command.ask("GET", "/api/accounts")[1]] == ["acme"]
+    assert command.ask("POST", "/api/account-create", {"name": "globex"})[0] == 200
+    assert command.ask("POST", "/session", {"link": command.token})[0] == 401
+    request = {"messages": [{"role": "user", "content": "Hello"}]}
+    assert "event: route.completed" in command.ask("POST", "/api/try", {**request, "environment": "sandbox"})[1]
+    live = str(command.ask("POST", "/api/try", {**request, "environment": "production"})[1])
+    assert "router.no_candidates" in live  # without any key
+
+    command.process.send_signal(signal.SIGINT)
+    assert command.process.wait(10) == 0
+    assert "Traceback" not in command.err.read_text("utf-8")
     console = Console(SqliteStorage(store))
     assert [account.name for account in console.blocking.accounts()] == ["acme", "globex"]
     console.blocking.close()
+
+    opened = store.parent / "opened.txt"
+    options = ("--read-only", "--no-browser", "--port", str(command.port))
+    with running(store.parent, *options, BROWSER=f"touch {opened} %s") as later:
+        later.cookie = command.cookie
+        assert later.ask("GET", "/session")[0] == 401
+        assert later.ask("POST", "/session", {"link": command.token})[0] == 401
+        assert later.sign_in()["writes"] is False
+        assert later.ask("POST", "/api/account-create", {"name": "initech"})[0] == 403
+        assert not opened.exists()
 
 
 def test_a_database_is_shown_like_a_file(postgres: str, tmp_path: Path) -> None:
@@ -48,25 +66,6 @@ def test_a_database_is_shown_like_a_file(postgres: str, tmp_path: Path) -> None:
         status, answer = command.ask("POST", "/api/key-create", {"account": "acme", "name": "website"})
         assert (status, "sk_" in str(answer)) == (500, False)
         assert command.ask("GET", '/api/usage?{"group_by":"account"}'.replace('"', "%22"))[0] == 200
-
-
-def test_read_only_changes_nothing(store: Path) -> None:
-    with running(store.parent, "--read-only") as command:
-        assert command.sign_in()["writes"] is False
-        assert command.ask("POST", "/api/account-create", {"name": "globex"})[0] == 403
-
-
-def test_ctrl_c_ends_it_and_its_sessions(store: Path) -> None:
-    command = Command(store.parent)
-    command.sign_in()
-    command.process.send_signal(signal.SIGINT)
-    assert command.process.wait(10) == 0
-    assert "Traceback" not in command.err.read_text("utf-8")
-    cookie = command.cookie
-    with running(store.parent, "--port", str(command.port)) as later:
-        later.cookie = cookie
-        assert later.ask("GET", "/session")[0] == 401
-        assert later.ask("POST", "/session", {"link": command.token})[0] == 401
 
 
 def test_only_this_machine_and_the_browser_of_the_owner_get_the_link(store: Path) -> None:
@@ -89,33 +88,22 @@ def test_only_this_machine_and_the_browser_of_the_owner_get_the_link(store: Path
     assert not file.exists()
 
 
-def test_the_browser_stays_closed_on_request(store: Path) -> None:
-    opened = store.parent / "opened.txt"
-    with running(store.parent, "--no-browser", BROWSER=f"touch {opened} %s") as command:
-        command.sign_in()
-        assert not opened.exists()
-
-
-def test_requests_are_tried_without_any_key_in_the_sandbox(store: Path) -> None:
-    with running(store.parent) as command:
-        command.sign_in()
-        request = {"messages": [{"role": "user", "content": "Hello"}]}
-        status, events = command.ask("POST", "/api/try", {**request, "environment": "sandbox"})
-        assert status == 200
-        assert "event: route.completed" in events
-        live = command.ask("POST", "/api/try", {**request, "environment": "production"})[1]
-        assert "set a provider's key" in str(live) or "in the server's environment" in str(live)
-
-
 def test_files_of_policies_models_and_answers_are_used(store: Path) -> None:
     folder = store.parent
     (folder / "policies.toml").write_text('[[policies]]\nname = "desk"\ngoal = "quality"\n')
-    (folder / "models.toml").write_text("")
+    models = (
+        '[[models]]\nid = "vllm/own"\nlike = "groq/openai/gpt-oss-20b"\nprices = { input_usd = 1, output_usd = 1 }\n'
+    )
+    (folder / "models.toml").write_text(models)
     options = ("--policies", "policies.toml", "--catalogue", "models.toml")
     with running(folder, *options) as command:
         command.sign_in()
         request = {"messages": [{"role": "user", "content": "Hello"}], "policy_id": "desk"}
-        assert "desk@" in str(command.ask("POST", "/api/try", request)[1])
+        assert "desk@" in str(command.ask("POST", "/api/try", {**request, "environment": "sandbox"})[1])
+        draft = {"policy": {"name": "own", "models": ["vllm/own"]}}
+        assert command.ask("POST", "/api/policy-draft", draft)[0] == 200
+        assert command.ask("POST", "/api/policy-check", {"name": "own"})[0] == 200
+        assert command.ask("POST", "/api/policy-publish", {"name": "own"})[0] == 200
     assert main(["ui", "--store", str(store), "--cache", str(folder / "none.db")]) == 2
     assert main(["ui", "--store", str(store), "--policies", str(folder / "none.toml")]) == 2
 

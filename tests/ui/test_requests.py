@@ -10,8 +10,9 @@ import pytest
 
 from routewright import Console, MemoryStorage, Router
 from routewright.testing import FakeClock
-from routewright.ui import Operator
+from routewright.ui import Operator, create_ui
 from routewright.ui.api import operations
+from routewright.ui.app import HEADERS
 
 from .browser import Browser, page
 
@@ -82,10 +83,13 @@ async def test_arguments_come_in_the_address_or_in_the_body(browser: Browser, co
     assert in_address[0] == 200
     assert in_address[1] == in_body[1]
     assert await browser.status("POST", "/api/standing", arguments, origin="http://evil.example") == 403
-    long = {"policy": {"name": "desk", "models": ["openai/gpt-6-luna"] * 2000}}
-    assert len(msgspec.json.encode(long)) > 40_000
-    assert await browser.status("POST", "/api/policy-check", long, x_change_token="") in (200, 400)
-    assert await browser.status("GET", f"/api/policy-check?{quote(msgspec.json.encode(long))}") in (200, 400)
+    long = {"filter": f'metadata.team="{"é" * 4000}"', "environment": "sandbox"}
+    query = quote(msgspec.json.encode(long))
+    assert len(query) > 24_000
+    in_address = await browser.ask("GET", f"/api/traces?{query}")
+    in_body = await browser.ask("POST", "/api/traces", long, x_change_token="")
+    assert (in_address[0], in_address[1]) == (in_body[0], in_body[1])
+    assert in_address[0] == 200
 
 
 @pytest.mark.parametrize("query", ["%", "%ff", "{", "null", "account=acme", '{"account": NaN}', '{"a":1,"a":2}', "%00"])
@@ -104,6 +108,17 @@ async def test_a_malformed_query_is_refused(browser: Browser, query: str) -> Non
 )  # fmt: skip
 async def test_only_the_files_of_the_page_are_served(browser: Browser, path: str) -> None:
     assert await browser.status("GET", path) == 404
+
+
+async def test_a_stream_has_the_headers_of_every_answer(clock: FakeClock) -> None:
+    browser = Browser(create_ui(Router.sandbox(), link_token="t"))
+    await browser.sign_in(link="t")
+    request = {"messages": [{"role": "user", "content": "Hello"}], "environment": "sandbox"}
+    status, events, headers = await browser.ask("POST", "/api/try", request)
+    assert (status, headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+    assert b"event: route.completed" in events
+    assert HEADERS.items() <= {name.title(): value for name, value in headers.items()}.items()
+    assert headers["cache-control"] == "no-store"
 
 
 async def test_nobody_signs_for_another(browser: Browser, console: Console) -> None:
