@@ -149,20 +149,18 @@ function WhyNot({ query, models }) {
 
 function Why({ trace, query }) {
   const replay = useRead("explain", query, { skip: !trace.decision_input });
-  if (!trace.decision_input) {
-    return html`<${Empty}>${trace.children.length ? "Each model call of the run has its own decision: " : "No decision was stored."}
-      ${trace.children.map((id) => html`${traceLink(id)} `)}<//>`;
-  }
-  const span = trace.spans.find(({ type }) => type === "decision");
+  const span = trace.spans.find(({ type, parent_id: parent }) => type === "decision" && parent === null);
   const { shadow, passed_by: passedBy } = span || {};
   const { decision } = replay.data || {};
+  const absent = trace.children.length ? "Each model call of the run has its own decision: " : "No decision was stored that can be replayed.";
   return html`${decision && html`<p>${decision.reason}</p>`}
     ${passedBy && html`<p>${passedBy} would have been first, but its circuit was open.</p>`}
     ${shadow && html`<p>The shadow ${shadow.policy} would choose ${shadow.model || "no model"}: ${shadow.reason || usd(shadow.cost_usd)}</p>`}
     ${span && html`<${Table} caption="Candidates" rows=${span.candidates} columns=${CANDIDATES} empty="No model passed every constraint." />
       <p>Rejected by constraint: ${countsOf(span.rejected) || "none"}</p>`}
-    <${Loaded} of=${replay}>${(data) => html`<${Replay} span=${span} replay=${data} />`}<//>
-    <${WhyNot} query=${query} models=${decision ? [...decision.candidates, ...decision.rejected] : []} />`;
+    ${trace.decision_input ? html`<${Loaded} of=${replay}>${(data) => html`<${Replay} span=${span} replay=${data} />`}<//>
+      <${WhyNot} query=${query} models=${decision ? [...decision.candidates, ...decision.rejected] : []} />`
+    : html`<${Empty}>${absent}${trace.children.map((id) => html`${traceLink(id)} `)}<//>`}`;
 }
 
 // --- The rest

@@ -9,7 +9,6 @@ const POLL_MS = 2000;
 const LATE_MS = 120000; // a call is stored when it ends, under the time when it began
 const OLD_MS = 3600000; // polls look no further back, however old the newest trace is
 const NARROW = matchMedia("(max-width: 860px)"); // as in page.css, with the heights of rows
-const heightOf = () => (NARROW.matches ? 68 : 36);
 
 /** Kind of badge by status. */
 export const STATUS = { completed: "good", partial: "warn", failed: "bad", budget_exceeded: "bad", cancelled: "plain" };
@@ -53,15 +52,19 @@ const COLUMNS = [
   ["Flags", "flags", (trace, tab) => FLAGS.filter(([name, value]) => trace[name] === value).map(([name, value, text]) =>
     html`<${Value} name=${name} value=${value} text=${text} tab=${tab} />`)],
   ["Error", "error", ({ error }, tab) => error && html`<${Value} name="error" value=${error} kind="bad" tab=${tab} />`],
-  ["Metadata", "metadata", (trace, tab) => Object.entries(trace.metadata).slice(0, 4).map(([name, value]) =>
-    html`<${Value} name="metadata.${name}" value=${value} text="${name}=${typeof value === "object" ? JSON.stringify(value) : value}" tab=${tab} />`)],
+  ["Metadata", "metadata", (trace, tab) => Object.entries(trace.metadata).slice(0, 4).map(([name, value]) => {
+    const text = `${name}=${typeof value === "object" ? JSON.stringify(value) : value}`;
+    return html`<${Value} name="metadata.${name}" value=${value} text=${text} tab=${tab} />`;
+  })],
 ];
 
-function Row({ trace, index, isActive }) {
+/** A row of the list. Scrolling draws all of them again, so each keeps what it drew. */
+function Row({ trace, index, height, isActive }) {
   const open = ({ target }) => target.closest("a, button") || `${getSelection()}` || go(`traces/${trace.id}`);
-  return html`<div role="row" id="row-${index}" class="trace" aria-rowindex=${index + 2} aria-selected=${isActive}
-    style=${{ transform: `translateY(${index * heightOf()}px)` }} onClick=${open}>
-    ${COLUMNS.map(([, kind, of]) => html`<span role="gridcell" class=${kind}>${of(trace, isActive ? 0 : -1)}</span>`)}</div>`;
+  return useMemo(() => html`<div role="row" id="row-${index}" class="trace" aria-rowindex=${index + 2}
+    aria-selected=${isActive} style=${{ transform: `translateY(${index * height}px)` }} onClick=${open}>
+    ${COLUMNS.map(([, kind, of]) => html`<span role="gridcell" class=${kind}>${of(trace, isActive ? 0 : -1)}</span>`)}
+  </div>`, [trace, index, height, isActive]);
 }
 
 // --- The rows
@@ -139,11 +142,11 @@ function useRows(args, isLive) {
   return { list, run, redraw };
 }
 
-function Grid({ list, run, redraw, grid }) {
-  const height = heightOf();
+function Grid({ list, redraw, grid }) {
+  const height = NARROW.matches ? 68 : 36;
   const first = Math.max(0, Math.floor(list.top / height / 8) * 8 - 8);
   const end = Math.min(list.rows.length, first + Math.ceil(screen.height / height) + 24);
-  useEffect(() => { if (list.isRead && end > list.rows.length - 100) run(list.load()); }, [list, end, list.rows.length]);
+  useEffect(() => { if (list.isRead && end > list.rows.length - 100) list.load().then(redraw); }, [list, end, list.rows.length]);
   useEffect(() => { grid.current.scrollTop = list.top; }, [list]);
   useEffect(() => { NARROW.onchange = redraw; }, []);
   const scroll = ({ currentTarget: { scrollTop } }) => {
@@ -167,7 +170,7 @@ function Grid({ list, run, redraw, grid }) {
     redraw();
   };
   const rows = list.rows.slice(first, end).map((trace, offset) => html`<${Row} key=${trace.id} trace=${trace}
-    index=${first + offset} isActive=${first + offset === list.active} />`);
+    index=${first + offset} height=${height} isActive=${first + offset === list.active} />`);
   const isActiveShown = list.active !== null && list.active >= first && list.active < end;
   return html`<div ref=${grid} class="traces" role="grid" tabindex="0" aria-label="Traces, newest first"
     aria-rowcount=${list.hasMore ? -1 : list.rows.length + 1} onScroll=${scroll} onKeyDown=${press}
@@ -227,7 +230,7 @@ export function Traces() {
     ${list.error && html`<${Failure} error=${list.error} />`}
     <p class="arrived" aria-live="polite">${waiting > 0 && html`<button type="button" class="primary" onClick=${admit}>
       ${list.isBehind && "more than "}${count(waiting)} new ${waiting > 1 ? "traces" : "trace"}</button>`}</p>
-    ${list.rows.length > 0 && html`<${Grid} list=${list} run=${run} redraw=${redraw} grid=${grid} />`}
+    ${list.rows.length > 0 && html`<${Grid} list=${list} redraw=${redraw} grid=${grid} />`}
     ${list.isRead && !list.rows.length && html`<${Empty}>${none}<//>`}
     ${list.isLoading && !list.rows.length && html`<p class="loading" role="status">Loading…</p>`}<//>`;
 }
