@@ -151,7 +151,7 @@ async def test_an_operator_signs_in_with_a_key_and_rights_follow_it(console: Con
     assert await browser.status("POST", "/api/account-create", {"name": "globex"}) == 200
     await console.change_key("_system", new.key.id, name="ada b", scopes=["console:read"])
     assert (await browser.ask("GET", "/session"))[1] | {"token": ""} == {
-        "operator": "ada b", "writes": False, "signs_out": True, "token": "",
+        "operator": "ada b", "writes": False, "signs_out": True, "token": "", "key_id": new.key.id,
     }  # fmt: skip
     assert await browser.status("POST", "/api/account-create", {"name": "initech"}) == 403
 

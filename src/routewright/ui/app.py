@@ -115,7 +115,9 @@ class Ui:
         self._owner = owner
         # sessions that began with a link end with the process, and hold nowhere else
         self._process_keys = (secrets.token_bytes(32),)
-        self._sessions = Sessions(console.session_keys if link_token is None else lambda: self._process_keys)
+        self._sessions = Sessions(console.session_keys)
+        if link_token is not None:
+            self._sessions = Sessions(lambda: self._process_keys, "start the command again")
         self._bodies = Bodies(16 * BODY_BYTES)
         self._limits = HttpLimits(body_bytes=BODY_BYTES)
 

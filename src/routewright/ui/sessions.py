@@ -48,8 +48,9 @@ class Session(Struct, frozen=True):
 class Sessions:
     """Makes and reads cookies. ``keys`` gives the keys that sign them: the present one, then previous ones."""
 
-    def __init__(self, keys: Callable[[], Sequence[bytes]]) -> None:
+    def __init__(self, keys: Callable[[], Sequence[bytes]], advice: str = "sign in again") -> None:
         self._keys = keys
+        self._advice = advice
 
     def begin(self, operator: Operator, now: float) -> Session:
         """A new session, with an id that nobody could know before."""
@@ -71,7 +72,7 @@ class Sessions:
                 session = msgspec.json.decode(urlsafe_b64decode(body), type=Session)
                 if now < session.began_at + LONGEST_S and now < session.seen_at + IDLE_S:
                     return session
-        raise AuthenticationFailed("the session is over; sign in again" if cookies else "sign in first")
+        raise AuthenticationFailed(f"the session is over; {self._advice}" if cookies else "sign in first")
 
     def renewed(self, session: Session, now: float) -> Session | None:
         """The session, used now. None: its cookie is young enough."""

@@ -15,13 +15,14 @@ const LONGEST_QUERY = 4000; // proxies refuse addresses of 8 kB
 let changeToken = "";
 let onSignedOut = () => {};
 
-/** Call `listener` whenever the session is over. */
+/** Call `listener` with the error whenever the session is over. */
 export const whenSignedOut = (listener) => { onSignedOut = listener; };
 
 export async function fail(response) {
   const body = await response.json().catch(() => null);
-  if (response.status === 401) onSignedOut();
-  throw new ApiError(response.status, body?.error || { message: `the server answered ${response.status}` });
+  const error = new ApiError(response.status, body?.error || { message: `the server answered ${response.status}` });
+  if (response.status === 401) onSignedOut(error);
+  throw error;
 }
 
 async function send(path, options = {}) {

@@ -74,7 +74,7 @@ function Page() {
   const [known, setKnown] = useState(null);
   useEffect(() => {
     addEventListener("hashchange", () => setRoute(routeOf(location.hash)));
-    api.whenSignedOut(() => setSession(null));
+    api.whenSignedOut((error) => setSession((session) => { if (session) setProblem(error); return null; }));
     begin().then(setSession, (error) => { setSession(null); if (error.status !== 401 || error.isLink) setProblem(error); });
   }, []);
   const reloadAccounts = () => loadAccounts().then(setKnown, () => setKnown(known || NO_ACCOUNTS));
