@@ -141,7 +141,7 @@ def test_a_draft_is_simulated(open_ui: OpenUi, router: Router, policies: Blockin
     page.go_back()
     expect(page.get_by_label("Filter")).to_have_value("")
     expect(row(page, "Rerouted requests", "mine/small")).to_be_visible()
-    assert page.url.endswith("tab=simulate&since=7d")
+    assert page.url.endswith("tab=simulate&draft=desk&since=7d")
 
 
 def test_a_simulation_is_cancelled(open_ui: OpenUi, router: Router, policies: BlockingPolicyStore) -> None:

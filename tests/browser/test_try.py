@@ -57,7 +57,7 @@ def test_the_sandbox_answers_by_default(open_ui: OpenUi) -> None:
     expect(page.get_by_text(re.compile("^goal=quality .*mine/large scored")).first).to_be_visible()
     candidates = page.get_by_role("region", name="Candidates")
     expect(candidates.get_by_role("row").nth(1)).to_contain_text("mine/large")
-    page.get_by_text("Explanation").click()
+    page.get_by_text("Explanation", exact=False).first.click()
     expect(page.get_by_role("region", name="Explanation")).to_contain_text("mine/large answered")
     assert not provider.calls
     (trace,) = router.blocking.traces.query(environment="sandbox").data

@@ -110,7 +110,7 @@ function Spans({ trace }) {
 
 // --- Why this model
 
-export const CANDIDATES = [
+const CANDIDATES = [
   ["Model", ({ model, late }) => html`${model} ${late && html`<${Badge} kind="warn">late<//>`}`],
   ["Score", ({ score }) => score.toFixed(3)],
   ["Quality", ({ quality }) => quality.toFixed(2)],
@@ -147,7 +147,8 @@ function WhyNot({ query, models }) {
     ${model && html`<${Loaded} of=${answer}>${({ text }) => html`<${Text} label="What would change it">${text}<//>`}<//>`}`;
 }
 
-function Why({ trace, query }) {
+/** Why a trace's model was chosen. */
+export function Why({ trace, query }) {
   const replay = useRead("explain", query, { skip: !trace.decision_input });
   const span = trace.spans.find(({ type, parent_id: parent }) => type === "decision" && parent === null);
   const { shadow, passed_by: passedBy } = span || {};
