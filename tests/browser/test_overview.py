@@ -106,7 +106,7 @@ def test_all_accounts_then_one_by_model_tenant_and_hour(open_ui: OpenUi, router:
         ["openai/gpt-4.1", HOSTILE, "openai/gpt-4o", "spare/two", "(no model)"]
     )
     expect(page.get_by_role("region", name="Attempts by model")).to_contain_text("spare/two")
-    expect(page.get_by_role("region", name="Fallbacks by reason")).to_contain_text("server")
+    expect(page.get_by_role("region", name="Why a fallback served")).to_contain_text("server")
 
     latency = page.locator("figure", has_text="Latency by day")
     latency.get_by_label("Model").select_option(HOSTILE)
@@ -144,7 +144,7 @@ def test_what_is_wrong_and_which_budgets_are_nearly_used(open_ui: OpenUi, router
     problems = page.get_by_role("alert")
     expect(problems).to_contain_text("good: the vendor refused its key")
     expect(page.get_by_role("region", name="Open circuits")).to_contain_text("good/one")
-    expect(page.get_by_role("region", name="Refusals by code")).to_contain_text("router.budget_exceeded")
+    expect(page.get_by_role("region", name="Refusals since the start")).to_contain_text("router.budget_exceeded")
     expect(page.locator(".figure", has_text="Keys refused by vendors")).to_contain_text("good")
     limits = page.get_by_role("region", name="Limits")
     expect(limits.get_by_role("row")).to_have_count(11)

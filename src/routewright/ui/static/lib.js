@@ -159,6 +159,10 @@ export function Table({ caption, columns: all, rows, keyOf, empty }) {
   </table></div>`;
 }
 
+/** Columns of text and of numbers. */
+export const column = (name, of) => ({ name, of });
+export const numeric = (name, of) => ({ name, of, kind: "number" });
+
 /** How much of a limit is used. */
 export function Meter({ name, used, limit, format = usd }) {
   const share = limit ? Math.min(1, used / limit) : 0;

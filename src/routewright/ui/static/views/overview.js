@@ -2,155 +2,172 @@
 
 import { change } from "../api.js";
 import { Chart, DAY, HOUR, RANGES, Ranges, dayOf, timesOf } from "../chart.js";
-import { ALL, Badge, Confirm, Empty, Field, Figure, Form, Fragment, Here, Loaded, Meter, Opens, Section, Select, Table, Time, View } from "../lib.js";
-import { bytes, count, html, ms, percent, setParams, to, usd, useContext, useMemo, useRead } from "../lib.js";
+import { ALL, Badge, Confirm, Empty, Field, Figure, Form, Fragment, Here, Loaded, Meter, Opens } from "../lib.js";
+import { Section, Select, Table, Time, View, bytes, column, count, html, ms, numeric, percent } from "../lib.js";
+import { setParams, to, usd, useContext, useMemo, useRead } from "../lib.js";
 
 const SHOWN = 6; // groups that a chart names
-const GROUPS = { model: "Model", account: "Account", policy_version: "Policy version", shadow: "Shadow of a policy", tenant: "Tenant", workflow: "Workflow" };
-const LEVELS = { account: "Balance", day: "Day", week: "Week", month: "Month", tag: "Tag" };
+const GROUPS = { model: "Model", account: "Account", policy_version: "Policy version", shadow: "Shadow of a policy" };
+const LEVELS = { account: "Balance", day: "Day", week: "Week", month: "Month" };
+const REST = "All others";
 const secondsOf = (text) => Date.parse(text) / 1000;
 const sum = (values) => values.reduce((total, value) => total + value, 0);
-
-/** A row's group as text. */
-const groupOf = (row, groupBy) => (row.rest ? "All others" : row.group ?? `(no ${(GROUPS[groupBy] || groupBy).toLowerCase()})`);
+const nameOf = (groupBy) => GROUPS[groupBy] || groupBy.replace("metadata.", "Metadata: ");
+const ModelLink = (id) => html`<a href=${to(`models/${id}`)}>${id}</a>`;
 
 /** A function of a field of usage rows: its values by time, for the groups with most calls and all others together. */
 function byGroup(rows, times, groupBy) {
+  const groupOf = (row) => (row.rest ? REST : row.group ?? `(no ${nameOf(groupBy).toLowerCase()})`);
   const calls = new Map();
-  for (const row of rows) calls.set(groupOf(row, groupBy), (calls.get(groupOf(row, groupBy)) || 0) + row.requests);
+  for (const row of rows) calls.set(groupOf(row), (calls.get(groupOf(row)) || 0) + row.requests);
   const names = [...calls.keys()].sort((one, other) => calls.get(other) - calls.get(one));
-  const shown = names.slice(0, names.length > SHOWN ? SHOWN - 1 : SHOWN).filter((name) => name !== "All others");
-  const series = names.length > shown.length ? [...shown, "All others"] : shown;
-  return (field) => series.map((name, place) => {
+  const shown = names.slice(0, names.length > SHOWN ? SHOWN - 1 : SHOWN).filter((name) => name !== REST);
+  const series = names.length > shown.length ? [...shown, REST] : shown;
+  return (field) => series.map((name) => {
     const values = times.map(() => 0);
     for (const row of rows) {
-      const index = shown.indexOf(groupOf(row, groupBy));
-      if (index === place || (index < 0 && place === shown.length)) values[times.indexOf(secondsOf(row.bucket_start))] += row[field];
+      const group = shown.includes(groupOf(row)) ? groupOf(row) : REST;
+      if (group === name) values[times.indexOf(secondsOf(row.bucket_start))] += row[field];
     }
     return { name, values };
   });
 }
 
-function UsageChart({ title, field, format, times, step, grouped }) {
+function UsageChart({ field, grouped, ...chart }) {
   const series = grouped(field);
-  return html`<${Chart} title=${title} times=${times} step=${step} series=${series} format=${format} isStacked
-    totals=${series.map((entry) => format(sum(entry.values)))} />`;
+  const totals = series.map((entry) => chart.format(sum(entry.values)));
+  return html`<${Chart} ...${chart} series=${series} totals=${totals} isStacked />`;
 }
 
 function LatencyChart({ days, times, model = "" }) {
   const models = [...new Set(days.map((row) => row.model || ""))];
   const rows = new Map(days.filter((row) => (row.model || "") === model).map((row) => [secondsOf(row.day), row]));
-  const line = (name, field, style) => ({ name, line: style, values: times.map((time) => rows.get(time)?.[field] ?? null) });
+  const valuesOf = (field) => times.map((time) => rows.get(time)?.[field] ?? null);
+  const p95 = { name: "p95", values: valuesOf("p95_ms"), line: "dashed" };
   return html`<${Chart} title="Latency by day" times=${times} step=${DAY} format=${ms}
-    series=${[line("p50", "p50_ms", "solid"), line("p95", "p95_ms", "dashed")]}>
+    series=${[{ name: "p50", values: valuesOf("p50_ms") }, p95]}>
     <${Select} label="Model" value=${model} options=${models.map((name) => [name, name || "All models"])}
       onChange=${(event) => setParams({ latency_of: event.target.value })} /><//>`;
 }
 
-const NoCalls = ({ environment }) => html`<${Empty}>No calls in this time
-  ${environment === "production" && html`; <a href=${to("overview", { environment: "sandbox" })}>the sandbox</a> is counted by itself`}.
+const NoCalls = ({ environment }) => html`<${Empty}>No calls in this time${environment === "production" && html`;
+  <a href=${to("overview", { environment: "sandbox" })}>the sandbox</a> is counted by itself`}.
   To record one: <code>routewright route --sandbox --store traces.db "Hello"</code>, or start
   <code>routewright serve --store traces.db</code> and send it requests.<//>`;
 
 function Figures({ rows, since, latency, fallback, cache }) {
   const total = (field) => sum(rows.map((row) => row[field]));
-  const today = latency.data?.findLast((row) => row.model === null);
   const calls = total("requests");
+  const day = latency.data?.findLast((row) => row.model === null);
+  const rescued = fallback.data || {};
+  const saved = cache.data || {};
   return html`<dl class="figures">
-    <${Figure} name="Spend" value=${usd(total("cost_usd"))} note=${`${usd(total("charged_usd"))} charged to accounts`} />
+    <${Figure} name="Spend" value=${usd(total("cost_usd"))} note="${usd(total("charged_usd"))} charged to accounts" />
     <${Figure} name="Calls" value=${count(calls)} />
-    <${Figure} name="Errors" value=${count(total("errors"))} note=${calls ? percent(total("errors") / calls) : ""} />
-    <${Figure} name="Rescued by a fallback" value=${count(fallback.data?.triggered)} note=${fallback.data && `${percent(fallback.data.rate)} of calls${since}`} />
-    <${Figure} name="Latency p50" value=${ms(today?.p50_ms)} note=${today && `p95 ${ms(today.p95_ms)}, on ${today.day}`} />
-    <${Figure} name="Cache hit rate" value=${percent(cache.data?.hit_rate)} note=${cache.data && `${usd(cache.data.saved_usd)} saved${since}`} />
+    <${Figure} name="Errors" value=${count(total("errors"))} note="${percent(total("errors") / calls)} of calls" />
+    <${Figure} name="Rescued by a fallback" value=${count(rescued.triggered)}
+      note="${percent(rescued.rate)} of calls${since}" />
+    <${Figure} name="Latency p50" value=${ms(day?.p50_ms)} note=${day && `p95 ${ms(day.p95_ms)}, on ${day.day}`} />
+    <${Figure} name="Cache hit rate" value=${percent(saved.hit_rate)} note="${usd(saved.saved_usd)} saved${since}" />
   </dl>`;
 }
 
-const pairs = (counts) => Object.entries(counts).sort(([, one], [, other]) => other - one);
-const Counts = ({ caption, name, counts, empty, show = (key) => html`<code>${key}</code>`, unit = "Calls" }) =>
-  html`<${Table} caption=${caption} rows=${pairs(counts)} empty=${empty}
-    columns=${[{ name, of: ([key]) => show(key) }, { name: unit, kind: "number", of: ([, value]) => count(value) }]} />`;
-const ModelLink = (id) => html`<a href=${to(`models/${id}`)}>${id}</a>`;
+const Listed = ({ title, ...table }) => html`<h3>${title}</h3><${Table} caption=${title} empty="None." ...${table} />`;
+
+/** Counts by name, the largest first. */
+function Counts({ title, name, counts, unit = "Calls", of = (key) => html`<code>${key}</code>` }) {
+  const rows = Object.entries(counts).sort(([, one], [, other]) => other - one);
+  const columns = [column(name, ([key]) => of(key)), numeric(unit, ([, value]) => count(value))];
+  return html`<${Listed} title=${title} rows=${rows} columns=${columns} />`;
+}
 
 const LATENCY = [
-  { name: "Model", of: (row) => ModelLink(row.model) },
-  { name: "Strategy", of: (row) => row.strategy },
-  { name: "Calls", kind: "number", of: (row) => count(row.count) },
-  { name: "p50", kind: "number", of: (row) => ms(row.p50_ms) },
-  { name: "p95", kind: "number", of: (row) => ms(row.p95_ms) },
-  { name: "p99", kind: "number", of: (row) => ms(row.p99_ms) },
+  column("Model", (row) => ModelLink(row.model)), column("Strategy", (row) => row.strategy),
+  numeric("Calls", (row) => count(row.count)), numeric("p50", (row) => ms(row.p50_ms)),
+  numeric("p95", (row) => ms(row.p95_ms)), numeric("p99", (row) => ms(row.p99_ms)),
 ];
 const ATTEMPTS = [
-  { name: "Model", of: (row) => ModelLink(row.model) },
-  { name: "Attempts", kind: "number", of: (row) => count(row.attempts) },
-  { name: "Succeeded", kind: "number", of: (row) => percent(row.success_rate) },
+  column("Model", (row) => ModelLink(row.model)), numeric("Attempts", (row) => count(row.attempts)),
+  numeric("Succeeded", (row) => percent(row.success_rate)),
+];
+const LIMITS = [
+  column("Account", (row) => html`<a href=${to("accounts", { account: row.account })}>${row.account}</a>`),
+  column("Limit", (row) => LEVELS[row.purse.level]),
+  column("Spent", ({ account, purse }) =>
+    html`<${Meter} name="${account}, ${purse.name}" used=${purse.spent_usd} limit=${purse.limit_usd} />`),
+  numeric("Reserved", (row) => usd(row.purse.reserved_usd)),
 ];
 
-function Limits({ account }) {
-  const limits = useRead("nearest-limits", { account }, { every: account === undefined ? 300 : 60 });
+function Limits({ account, every }) {
+  const limits = useRead("nearest-limits", { account }, { every });
   const now = new Date();
   const days = new Date(Date.UTC(now.getUTCFullYear(), now.getUTCMonth() + 1, 0)).getUTCDate();
-  const columns = [
-    { name: "Account", of: (row) => html`<a href=${to("accounts", { account: row.account })}>${row.account}</a>` },
-    { name: "Limit", of: (row) => LEVELS[row.purse.level] || row.purse.level },
-    { name: "Spent", of: (row) => html`<${Meter} name=${`${row.account}, ${row.purse.name}`} used=${row.purse.spent_usd} limit=${row.purse.limit_usd} />` },
-    { name: "Reserved", kind: "number", of: (row) => usd(row.purse.reserved_usd) },
-  ];
+  const empty = html`No limits are set; <a href=${to("accounts")}>accounts</a> can have them.`;
   return html`<${Section} title="Budgets">
-    <p class="note">Day ${now.getUTCDate()} of ${days} of this month (UTC)${account === undefined && "; the ten limits that are used most"}.</p>
-    <${Loaded} of=${limits}>${(rows) => html`<${Table} caption="Limits" columns=${columns} rows=${rows}
-      empty=${html`No limits are set; <a href=${to("accounts")}>accounts</a> can have them.`} />`}<//><//>`;
+    <p class="note">Day ${now.getUTCDate()} of ${days} of this month (UTC)${!account && "; the ten fullest limits"}.</p>
+    <${Loaded} of=${limits}>${(rows) =>
+      html`<${Table} caption="Limits" columns=${LIMITS} rows=${rows} empty=${empty} />`}<//><//>`;
 }
 
 function Incidents() {
   const incidents = useRead("incidents", {}, { every: 60 });
-  const resolve = async (id) => { await change("incident-resolve", { id }); incidents.reload(); };
-  const open = (close) => html`<${Form} action="Open" cancel=${close}
-    onSubmit=${async (values) => { await change("incident-open", values); incidents.reload(); close(); }}>
+  const save = (operation, close) => async (values) => {
+    await change(operation, values);
+    incidents.reload();
+    close?.();
+  };
+  const form = (close) => html`<${Form} action="Open" cancel=${close} onSubmit=${save("incident-open", close)}>
     <${Field} label="Title" name="title" required />
     <${Select} label="Severity" name="severity" options=${["minor", "major", "critical"]} />
     <${Field} label="Address of a status page" name="status_url" type="url" hint="Optional, https" /><//>`;
+  const resolve = (row) => html`<${Badge} kind="bad">open<//> <${Confirm} label="Resolve" title="Resolve ${row.title}"
+    kind="primary" text="It stays in the list." act=${() => save("incident-resolve")({ id: row.id })} />`;
+  const link = (url) => /^https:/.test(url) && html` <a href=${url} rel="noreferrer">status page</a>`;
   const columns = [
-    { name: "Incident", of: (row) => html`${row.title}${row.status_url && html` <a href=${/^https?:/.test(row.status_url) ? row.status_url : undefined} rel="noreferrer">status page</a>`}` },
-    { name: "Severity", of: (row) => html`<${Badge} kind=${row.severity === "minor" ? "warn" : "bad"}>${row.severity}<//>` },
-    { name: "Opened", of: (row) => html`<${Time} at=${row.started_at} />` },
-    { name: "Resolved", of: (row) => (row.resolved_at ? html`<${Time} at=${row.resolved_at} />`
-      : html`<${Badge} kind="bad">open<//> <${Confirm} label="Resolve" title=${`Resolve ${row.title}`} kind="primary"
-        text="The incident stays in the list, with the time of its end." act=${() => resolve(row.id)} />`) },
+    column("Incident", (row) => html`${row.title}${link(row.status_url)}`),
+    column("Severity", (row) => html`<${Badge} kind=${row.severity === "minor" ? "warn" : "bad"}>${row.severity}<//>`),
+    column("Opened", (row) => html`<${Time} at=${row.started_at} />`),
+    column("Resolved", (row) => (row.resolved_at ? html`<${Time} at=${row.resolved_at} />` : resolve(row))),
   ];
-  return html`<${Section} title="Incidents" actions=${html`<${Opens} label="Open an incident">${open}<//>`}>
-    <${Loaded} of=${incidents}>${(data) => html`<${Table} caption="Incidents" columns=${columns} keyOf=${(row) => row.id}
-      rows=${[...data].sort((one, other) => Boolean(one.resolved_at) - Boolean(other.resolved_at))} empty="There were no incidents." />`}<//><//>`;
+  const openFirst = (one, other) => Boolean(one.resolved_at) - Boolean(other.resolved_at);
+  return html`<${Section} title="Incidents" actions=${html`<${Opens} label="Open an incident">${form}<//>`}>
+    <${Loaded} of=${incidents}>${(data) => html`<${Table} caption="Incidents" columns=${columns}
+      rows=${[...data].sort(openFirst)} keyOf=${(row) => row.id} empty="There were no incidents." />`}<//><//>`;
 }
 
 const CIRCUITS = [
-  { name: "Model", of: (row) => ModelLink(row.model) },
-  { name: "Fault", of: (row) => row.fault || "opened by another process, or the key was refused" },
-  { name: "Next try", kind: "number", of: (row) => `in ${ms(row.probe_in_s * 1000)}` },
+  column("Model", (row) => ModelLink(row.model)),
+  column("Fault", (row) => row.fault || "opened by another process, or the key was refused"),
+  numeric("Next try", (row) => `in ${ms(row.probe_in_s * 1000)}`),
 ];
 const PARTS = [
-  { name: "Part", of: (row) => row.part },
-  { name: "State", of: (row) => html`<${Badge} kind=${row.failing ? "bad" : "good"}>${row.failing ? "failing" : "works again"}<//>` },
-  { name: "Since", of: (row) => html`<${Time} at=${row.at} />` },
-  { name: "Last failure", of: (row) => row.text },
+  column("Part", (row) => row.part),
+  column("State", (row) => (row.failing ? html`<${Badge} kind="bad">failing<//>` : "works again")),
+  column("Since", (row) => html`<${Time} at=${row.at} />`), column("Last failure", (row) => row.text),
 ];
 
-const Server = ({ status }) => html`<${Section} title="This process">
-  <dl class="figures">
-    <${Figure} name="Rate limits are kept in" value=${status.limits.place} note=${status.limits.share && `${status.limits.share} of them, since the coordination is away`} />
-    <${Figure} name="Storage" value=${status.storage.kind} kind=${status.storage.failing ? "bad" : ""}
-      note=${status.storage.failing ? "the last write failed" : status.storage.database_bytes && bytes(status.storage.database_bytes)} />
-    <${Figure} name="Disk free" value=${bytes(status.storage.disk_free_bytes)} />
-    <${Figure} name="Traces to write" value=${count(status.traces.waiting)} note=${`${count(status.traces.lost)} lost, ${count(status.traces.refused)} refused`} />
-    <${Figure} name="Keys refused by vendors" value=${count(sum(status.providers.map((provider) => provider.keys_refused)))}
-      note=${status.providers.filter((provider) => provider.keys_refused).map((provider) => provider.name).join(", ")} />
-  </dl>
-  <div class="columns">
-    <div><h3>Circuits that are open</h3><${Table} caption="Open circuits" columns=${CIRCUITS} rows=${status.circuits} empty="None: all models are called." /></div>
-    <div><h3>Refusals since the start</h3><${Counts} caption="Refusals by code" name="Code" counts=${status.refusals} empty="None." /></div>
-    <div><h3>Webhook deliveries since the start</h3><${Counts} caption="Deliveries by state" name="State" unit="Attempts" counts=${status.deliveries} empty="None." /></div>
-  </div>
-  <h3>Parts that failed</h3><${Table} caption="Parts that failed" columns=${PARTS} rows=${status.faults} empty="None." /><//>`;
+function Server({ status }) {
+  const { limits, storage, traces } = status;
+  const refused = status.providers.filter((provider) => provider.keys_refused);
+  return html`<${Section} title="This process">
+    <dl class="figures">
+      <${Figure} name="Rate limits are kept in" value=${limits.place}
+        note=${limits.share && `${limits.share} of them, since the coordination is away`} />
+      <${Figure} name="Storage" value=${storage.kind} kind=${storage.failing ? "bad" : ""}
+        note=${storage.failing ? "the last write failed" : storage.database_bytes && bytes(storage.database_bytes)} />
+      <${Figure} name="Disk free" value=${bytes(storage.disk_free_bytes)} />
+      <${Figure} name="Traces to write" value=${count(traces.waiting)}
+        note="${count(traces.lost)} lost, ${count(traces.refused)} refused" />
+      <${Figure} name="Keys refused by vendors" value=${count(sum(refused.map((provider) => provider.keys_refused)))}
+        note=${refused.map((provider) => provider.name).join(", ")} />
+    </dl>
+    <div class="columns">
+      <div><${Listed} title="Open circuits" columns=${CIRCUITS} rows=${status.circuits} /></div>
+      <div><${Counts} title="Refusals since the start" name="Code" counts=${status.refusals} /></div>
+      <div><${Counts} title="Webhook deliveries" name="State" unit="Attempts" counts=${status.deliveries} /></div>
+    </div>
+    <${Listed} title="Parts that failed" columns=${PARTS} rows=${status.faults} /><//>`;
+}
 
 const Problems = ({ problems }) => problems.length > 0 && html`<div class="failure" role="alert"><b>Problems</b>
   <ul>${problems.map((problem) => html`<li key=${problem}>${problem}</li>`)}</ul></div>`;
@@ -160,50 +177,53 @@ export function Overview({ params }) {
   const environment = params.environment || "production";
   const range = RANGES[params.range] ? params.range : "7d";
   const [, step, steps] = RANGES[range];
-  const all = scope === ALL;
+  const isAll = scope === ALL;
+  const every = isAll ? 300 : 60; // reports on all accounts read each of them
   const hour = Math.floor(Date.now() / 1000 / HOUR);
   const times = useMemo(() => timesOf(step, steps), [range, hour]);
-  const days = useMemo(() => timesOf(DAY, Math.max(7, range === "24h" ? 0 : steps)), [range, hour]); // of latency
-  const every = all ? 300 : 60; // reports on all accounts read each of them
-  const owner = { ...(all ? { all_accounts: true } : { account: scope }), environment };
+  const days = useMemo(() => timesOf(DAY, range === "30d" ? 30 : 7), [range, hour]); // of latency
+  const of = isAll ? { all_accounts: true } : { account: scope };
+  const owner = { ...of, environment };
   const dates = { start_date: dayOf(times[0]), end_date: dayOf(times.at(-1)) };
-  const groups = useRead("usage-groups", all ? { all_accounts: true } : { account: scope });
-  const groupBy = !all && params.group_by === "account" ? "model" : params.group_by || "model";
-  const account = groupBy === "account" ? { environment } : owner;
-  const usage = useRead("usage", { ...dates, ...account, group_by: groupBy, bucket: step === HOUR ? "hour" : "day" }, { every: 60 });
-  const latency = useRead("latency", { ...dates, ...owner }, { every });
-  const byDay = useRead("latency-by-day", { ...owner, start_date: dayOf(days[0]), end_date: dates.end_date }, { every });
-  const fallback = useRead("fallback", { ...dates, ...owner }, { every });
-  const cache = useRead("cache", { ...dates, ...owner }, { every });
+  const report = { ...dates, ...owner };
+  const groups = useRead("usage-groups", of);
+  const groupBy = !isAll && params.group_by === "account" ? "model" : params.group_by || "model";
+  const usage = useRead("usage", { ...report, group_by: groupBy, bucket: step === HOUR ? "hour" : "day" }, { every });
+  const latency = useRead("latency", report, { every });
+  const byDay = useRead("latency-by-day", { ...report, start_date: dayOf(days[0]) }, { every });
+  const fallback = useRead("fallback", report, { every });
+  const cache = useRead("cache", report, { every });
   const status = useRead("status", {}, { every: 10 });
-  const options = (groups.data || [groupBy]).map((name) => [name, GROUPS[name] || name.replace("metadata.", "Metadata: ")]);
   const since = range === "24h" ? "yesterday and today (UTC)" : "";
-  const choices = html`<${Ranges} view="overview" params=${params} chosen=${range} />
-    <${Select} label="Group by" value=${groupBy} options=${options} onChange=${(event) => setParams({ group_by: event.target.value })} />`;
+  const note = html`<span class="note">${since}</span>`;
+  const options = (groups.data || [groupBy]).map((name) => [name, nameOf(name)]);
+  const choices = html`<${Ranges} view="overview" params=${params} chosen=${range} /><${Select} label="Group by"
+    value=${groupBy} options=${options} onChange=${(event) => setParams({ group_by: event.target.value })} />`;
+  const charts = (rows, chart) => html`<div class="charts">
+    <${UsageChart} title="Spend, paid to providers" field="cost_usd" format=${usd} ...${chart} />
+    <${UsageChart} title="Calls" field="requests" format=${count} ...${chart} />
+    <${UsageChart} title="Errors" field="errors" format=${count} ...${chart} />
+    <${Loaded} of=${byDay}>${(data) =>
+      html`<${LatencyChart} days=${data} times=${days} model=${params.latency_of} />`}<//>
+  </div>`;
   return html`<${View} title="Overview" actions=${choices}>
     ${status.data && html`<${Problems} problems=${status.data.problems} />`}
-    <${Loaded} of=${usage}>${(report) => {
-      const rows = report.data.filter((row) => times.includes(secondsOf(row.bucket_start)));
+    <${Loaded} of=${usage}>${({ data }) => {
+      const rows = data.filter((row) => times.includes(secondsOf(row.bucket_start)));
       if (!rows.length) return html`<${NoCalls} environment=${environment} />`;
-      const chart = { times, step, grouped: byGroup(rows, times, groupBy) };
-      return html`<${Fragment}><${Figures} rows=${rows} since=${since && `, ${since}`} latency=${byDay} fallback=${fallback} cache=${cache} />
-        <div class="charts">
-          <${UsageChart} title="Spend, paid to providers" field="cost_usd" format=${usd} ...${chart} />
-          <${UsageChart} title="Calls" field="requests" format=${count} ...${chart} />
-          <${UsageChart} title="Errors" field="errors" format=${count} ...${chart} />
-          <${Loaded} of=${byDay}>${(data) => html`<${LatencyChart} days=${data} times=${days} model=${params.latency_of} />`}<//>
-        </div><//>`;
+      return html`<${Figures} rows=${rows} since=${since && `, ${since}`} latency=${byDay} fallback=${fallback}
+        cache=${cache} />${charts(rows, { times, step, grouped: byGroup(rows, times, groupBy) })}`;
     }}<//>
     <div class="columns">
-      <${Section} title="Latency by model" actions=${html`<span class="note">${since}</span>`}><${Loaded} of=${latency}>${(report) =>
-        html`<${Table} caption="Latency by model" columns=${LATENCY} rows=${report.data} empty="No completed calls." />`}<//><//>
-      <${Section} title="Rescues" actions=${html`<span class="note">${since}</span>`}><${Loaded} of=${fallback}>${(report) => html`<${Fragment}>
-        <${Table} caption="Attempts by model" columns=${ATTEMPTS} rows=${report.candidates} empty="No model was called." />
-        <h3>Why a fallback served</h3><${Counts} caption="Fallbacks by reason" name="Reason" counts=${report.reasons} empty="No fallback served." />
-        <h3>Models that calls went past</h3><${Counts} caption="Models that calls went past" name="Model" counts=${report.passed_by} show=${ModelLink} empty="None." /><//>`}<//><//>
+      <${Section} title="Latency by model" actions=${note}><${Loaded} of=${latency}>${({ data }) =>
+        html`<${Table} caption="Latency" columns=${LATENCY} rows=${data} empty="No completed calls." />`}<//><//>
+      <${Section} title="Rescues" actions=${note}><${Loaded} of=${fallback}>${(data) => html`<${Fragment}>
+        <${Listed} title="Attempts by model" columns=${ATTEMPTS} rows=${data.candidates} />
+        <${Counts} title="Why a fallback served" name="Reason" counts=${data.reasons} />
+        <${Counts} title="Models passed by" name="Model" counts=${data.passed_by} of=${ModelLink} />
+      <//>`}<//><//>
     </div>
-    <${Limits} account=${all ? undefined : scope} />
-    <${Incidents} />
+    <${Limits} account=${isAll ? undefined : scope} every=${every} /><${Incidents} />
     <${Loaded} of=${status}>${(data) => html`<${Server} status=${data} />`}<//>
   <//>`;
 }
