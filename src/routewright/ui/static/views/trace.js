@@ -188,12 +188,11 @@ function Content({ content }) {
 }
 
 function Raw({ trace }) {
-  const [isOpen, setOpen] = useState(false);
   const [isCopied, setCopied] = useState(false);
-  const text = isOpen && JSON.stringify(trace, null, 2);
+  const text = JSON.stringify(trace, null, 2);
   const copy = async () => { await navigator.clipboard.writeText(text); setCopied(true); };
-  return html`<details onToggle=${(event) => setOpen(event.target.open)}><summary>JSON</summary>${isOpen && html`
-    <button type="button" onClick=${copy}>${isCopied ? "Copied" : "Copy"}</button><${Text} label="JSON">${text}<//>`}</details>`;
+  return html`<details><summary>JSON</summary><button type="button" onClick=${copy}>${isCopied ? "Copied" : "Copy"}</button>
+    <${Text} label="JSON">${text}<//></details>`;
 }
 
 export function Trace({ id }) {

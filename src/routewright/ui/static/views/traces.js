@@ -86,7 +86,7 @@ class Rows {
       this.rows = this.rows.concat(page.data);
       Object.assign(this, { error: null, cursor: page.next_cursor, hasMore: page.has_more });
     } catch (error) {
-      Object.assign(this, { error, hasMore: false });
+      this.error = error;
     }
     this.isLoading = false;
   }
@@ -125,8 +125,7 @@ function useRows(args, isLive) {
   const redraw = () => setRound((round) => round + 1);
   const key = JSON.stringify([useContext(Here).session.token, args]);
   const list = useMemo(() => { shown = shown.key === key ? shown : new Rows(key, args); return shown; }, [key]);
-  const run = async (work) => { redraw(); await work; redraw(); };
-  useEffect(() => { if (!list.isRead) run(list.load()); }, [list]);
+  useEffect(() => { if (!list.isRead) list.load().then(redraw); }, [list]);
   useEffect(() => {
     let timer;
     const wait = () => { timer = isLive && setTimeout(poll, POLL_MS); };
@@ -139,7 +138,7 @@ function useRows(args, isLive) {
     wait();
     return () => { clearTimeout(timer); timer = null; };
   }, [list, isLive]);
-  return { list, run, redraw };
+  return { list, redraw };
 }
 
 function Grid({ list, redraw, grid }) {
@@ -214,11 +213,12 @@ export function Traces() {
   const { filter = "", since, until, paused } = useContext(Here).route.params;
   const grid = useRef();
   const isLive = !paused && !until;
-  const { list, run, redraw } = useRows({ ...useOwner(), filter, since, until }, isLive);
+  const { list, redraw } = useRows({ ...useOwner(), filter, since, until }, isLive);
   const waiting = list.waiting.length;
   const admit = async () => {
     grid.current.scrollTop = 0;
-    await run(list.admit());
+    await list.admit();
+    redraw();
     grid.current.focus();
   };
   const live = html`<label><input type="checkbox" role="switch" checked=${isLive} disabled=${!!until}
@@ -232,5 +232,5 @@ export function Traces() {
       ${list.isBehind && "more than "}${count(waiting)} new ${waiting > 1 ? "traces" : "trace"}</button>`}</p>
     ${list.rows.length > 0 && html`<${Grid} list=${list} redraw=${redraw} grid=${grid} />`}
     ${list.isRead && !list.rows.length && html`<${Empty}>${none}<//>`}
-    ${list.isLoading && !list.rows.length && html`<p class="loading" role="status">Loading…</p>`}<//>`;
+    ${!list.isRead && !list.error && html`<p class="loading" role="status">Loading…</p>`}<//>`;
 }
