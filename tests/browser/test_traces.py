@@ -187,7 +187,7 @@ def test_ten_thousand_rows_scroll_smoothly(open_ui: OpenUi, sandbox: Sandbox, tm
     def scroll() -> None:
         grid.evaluate(
             """async grid => {
-                for (let page = 0; page < 5; page += 1) {
+                for (let page = 0; page < 10; page += 1) {
                     grid.scrollTop += grid.clientHeight
                     await new Promise(requestAnimationFrame)
                 }
@@ -205,14 +205,16 @@ def test_ten_thousand_rows_scroll_smoothly(open_ui: OpenUi, sandbox: Sandbox, tm
             }"""
         )
 
-    longest = [longest_frame_ms(page, scroll) for _ in range(10)]
+    def is_smooth() -> bool:
+        return any(longest_frame_ms(page, scroll) < 100 for _ in range(10))
+
+    assert is_smooth(), "while pages are read"
     scroll_to_the_end()
     expect(grid).to_have_attribute("aria-rowcount", "10001")
     expect(rows(page).last).to_have_attribute("aria-rowindex", "10001")
     assert rows(page).count() < 100, "only rows in view are in the document"
     grid.evaluate("grid => { grid.scrollTop = 0 }")
-    longest_again = [longest_frame_ms(page, scroll) for _ in range(10)]
-    assert max(min(longest), min(longest_again)) < 100
+    assert is_smooth()
 
 
 def answer(call: Any) -> list[Any]:
@@ -290,6 +292,9 @@ def test_a_run_is_a_tree_whose_calls_open_in_place(open_ui: OpenUi, sandbox: San
     expect(tree.get_by_text("finish reason")).to_be_visible()
     page.reload()
     expect(attempt).to_contain_text("attempt 1")  # the address holds the span
+    call.locator(".fold").click()
+    expect(call).to_have_attribute("aria-expanded", "false")
+    expect(attempt).to_have_count(0)
     call.get_by_role("link").click()
     expect(page.get_by_role("heading", level=1)).not_to_have_text(f"Trace {run.trace_id}")
     expect(page.get_by_text("same decision")).to_be_visible()
@@ -327,7 +332,7 @@ def test_hostile_text_is_text_in_every_look(open_ui: OpenUi, router: Router) -> 
         assert first is not None
         assert first["height"] == (68 if "360" in look else 36)
     no_sideways_scroll(page)
-    rows(page).first.get_by_role("link").click()
+    rows(page).first.get_by_text("2 s", exact=True).click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Trace tr_<b>/é?#%")
     look_up = page.get_by_role("row", name="Cache look-up hit")
     look_up.click()
