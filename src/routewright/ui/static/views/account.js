@@ -4,7 +4,7 @@ import { change } from "../api.js";
 import { Confirm, Field, Figure, Loaded, Section, Select, Table, Time, View } from "../lib.js";
 import { count, html, to, usd, useRead, useRef } from "../lib.js";
 import { Keys } from "./keys.js";
-import { Amount, Ask, Check, MoneyFields, PERIODS, RateFields, Spent } from "./terms.js";
+import { Amount, Ask, MoneyFields, PERIODS, RateFields, Spent } from "./terms.js";
 import { changesOf, periodsIn, periodsOf, ratesOf, textOf } from "./terms.js";
 
 export function Account({ name, params }) {
@@ -77,7 +77,7 @@ export function AccountFields({ account }) {
   return html`<${Loaded} of=${useRead("choices")}>${({ plans }) => html`
     ${!account && html`<${Field} label="Name" name="name" autocomplete="off" autofocus />`}
     <${Select} label="Plan" name="plan" value=${account?.plan} options=${Object.entries(plans).map(described)} />
-    <${Check} name="prepaid" checked=${account?.prepaid} label="Prepaid: calls are paid from the balance" />
+    <${Field} type="checkbox" label="Prepaid: the balance pays" name="prepaid" defaultChecked=${account?.prepaid} />
     <${MoneyFields} terms=${account} /><${RateFields} rates=${account?.limits} empty="the plan's" />`}<//>`;
 }
 

@@ -12,6 +12,7 @@ export const OPERATORS = "_system";
 export function Keys({ account, standings = [], params, title, onChange = () => {} }) {
   const keys = useRead("keys", { account });
   const choices = useRead("choices");
+  const ownId = useContext(Here).session.key_id;
   const ofOperators = account === OPERATORS;
   const scopes = choices.data?.[ofOperators ? "operator_scopes" : "scopes"];
   const run = async (operation, terms) => {
@@ -26,20 +27,23 @@ export function Keys({ account, standings = [], params, title, onChange = () => 
   const create = html`<${Ask} label=${ofOperators ? "Create an operator's key" : "Create a key"}
     act=${(values) => run("key-create", { environment: values.environment, ...termsOf(values) })}
     result=${({ secret, key }) => html`<${NewSecret} text=${secret}>This is the key “${key.name}”.<//>`}>${form()}<//>`;
+  const effectOf = (key) => (ofOperators ? (key.id === ownId ? OWN : "") : MARKS);
   const edit = (key) => html`<div class="actions"><${Ask} label="Change" title=${`Change the key ${key.name}`}
     act=${(values) => run("key-change", { key_id: key.id, ...changesOf(termsIn(key), termsOf(values)) })}>
       ${form(key)}<//>
-    <${Revoke} apiKey=${key} ofOperators=${ofOperators} act=${() => run("key-revoke", { key_id: key.id })} /></div>`;
-  const standingOf = (key) => standings.find((standing) => standing.key.id === key.id);
+    <${Confirm} label="Revoke" title=${`Revoke the key ${key.name}`} act=${() => run("key-revoke", { key_id: key.id })}
+      text=${`Within two seconds the key is refused everywhere, for good. ${effectOf(key)}`} /></div>`;
+  const money = Object.fromEntries(standings.map((standing) => [standing.key.id, standing]));
   const columns = [
-    { name: "Name", kind: "wide", of: (key) => html`<${Name} apiKey=${key} />` },
+    { name: "Name", kind: "wide", of: ({ id, name }) =>
+      html`${name}${id === ownId && html` <${Badge} kind="good">you<//>`}<br /><small class="note">${id}</small>` },
     { name: "Key", kind: "word", of: (key) => html`<code>${key.prefix}…</code>` },
     !ofOperators && { name: "Environment", kind: "word", of: (key) => key.environment },
     { name: "Scopes", kind: "text", of: (key) => key.scopes?.join(", ") ?? "all" },
-    !ofOperators && { name: "Limits", kind: "text", of: (key) => html`<${Limits} apiKey=${key} />` },
-    !ofOperators && { name: "Spent", kind: "word", of: (key) => html`<${Budgets} standing=${standingOf(key)} />` },
+    !ofOperators && { name: "Limits", kind: "text", of: limitsOf },
+    !ofOperators && { name: "Spent", kind: "word", of: (key) => budgetsOf(money[key.id]) },
     { name: "Created", kind: "text", of: (key) => html`<${Time} at=${key.created_at} />` },
-    { name: "State", kind: "text", of: (key) => html`<${State} apiKey=${key} ofOperators=${ofOperators} />` },
+    { name: "State", kind: "text", of: stateOf },
     { name: "Actions", changes: true, of: (key) => !key.revoked_at && edit(key) },
   ];
   const withRevoked = params.keys === "all";
@@ -57,32 +61,22 @@ export function Keys({ account, standings = [], params, title, onChange = () => 
     }}<//><//>`;
 }
 
-function Name({ apiKey: { id, name } }) {
-  const isOwn = id === useContext(Here).session.key_id;
-  return html`${name}${isOwn && html` <${Badge} kind="good">you<//>`}<br /><small class="note">${id}</small>`;
-}
+const OWN = "You signed in with it, and will be signed out.";
+const MARKS = "Traces of its calls in the last 24 hours, and of any later ones, are marked compromised.";
 
-const Limits = ({ apiKey: { limits, models, policies } }) => html`${textOf(limits, models || policies ? "" : "none")}
+const limitsOf = ({ limits, models, policies }) => html`${textOf(limits, models || policies ? "" : "none")}
   ${models && html`<div><span class="note">Models</span> ${models.join(", ")}</div>`}
   ${policies && html`<div><span class="note">Policies</span> ${policies.join(", ")}</div>`}`;
 
 const BUDGETS = [["total", "Total"], ["day", "Today"], ["week", "This week"], ["month", "This month"]];
-const Budgets = ({ standing }) => (standing ? BUDGETS.map(([name, label]) =>
+const budgetsOf = (standing) => (standing ? BUDGETS.map(([name, label]) =>
   standing[name] && html`<${Spent} label=${label} purse=${standing[name]} />`) : "–");
 
-function State({ apiKey: { account, environment, revoked_at: at }, ofOperators }) {
+function stateOf({ account, environment, revoked_at: at }) {
   if (!at) return html`<${Badge} kind="good">active<//>`;
   const marked = to("traces", { account, environment, filter: "compromised=true" });
   return html`<${Badge} kind="bad">revoked<//> <${Time} at=${at} />
-    ${!ofOperators && html`<br /><a href=${marked}>Marked traces</a>`}`;
-}
-
-function Revoke({ apiKey: key, ofOperators, act }) {
-  const isOwn = key.id === useContext(Here).session.key_id;
-  const marks = "Traces of its calls in the last 24 hours, and of any later ones, are marked compromised.";
-  const effect = ofOperators ? isOwn && "You signed in with it, and will be signed out." : marks;
-  return html`<${Confirm} label="Revoke" title=${`Revoke the key ${key.name}`} action="Revoke" act=${act}
-    text=${`Within two seconds the key is refused everywhere, for good. ${effect || ""}`} />`;
+    ${account !== OPERATORS && html`<br /><a href=${marked}>Marked traces</a>`}`;
 }
 
 /** The terms of a key as stored, and of what a form holds. All scopes are null: those to come are included. */

@@ -33,15 +33,13 @@ function Question({ action, close, act, result, children }) {
 export const Amount = ({ value, ...rest }) =>
   html`<${Field} defaultValue=${value ?? ""} inputmode="decimal" autocomplete="off" ...${rest} />`;
 
-export const Check = ({ name, label = name, checked }) =>
-  html`<label class="check"><input type="checkbox" name=${name} defaultChecked=${checked} /> ${label}</label>`;
-
 /** Fields that belong together; `note` explains them. */
 const Group = ({ title, note, children }) => html`<fieldset><legend>${title}</legend>
   ${note && html`<small class="note">${note}</small>`}<div class="fields">${children}</div></fieldset>`;
 
 export const Checks = ({ names, isChecked, ...group }) => html`<${Group} ...${group}>
-  ${names.map((name) => html`<${Check} name=${name} checked=${isChecked(name)} />`)}<//>`;
+  ${names.map((name) =>
+    html`<${Field} type="checkbox" label=${name} name=${name} defaultChecked=${isChecked(name)} />`)}<//>`;
 
 export const RateFields = ({ rates, empty }) => html`<${Group} title="Rate limits" note=${`Empty: ${empty}.`}>
   ${RATES.map(([name, label]) => html`<${Amount} label=${label} name=${name} value=${rates?.[name]} />`)}<//>`;

@@ -3,7 +3,7 @@
 import { change } from "../api.js";
 import { Badge, Confirm, Field, Loaded, NewSecret, Section, Select, Table, Time, View } from "../lib.js";
 import { count, html, ms, setParams, to, useOwner, useRead, useState } from "../lib.js";
-import { Ask, Check, Checks } from "./terms.js";
+import { Ask, Checks } from "./terms.js";
 
 const HOUR = 3600;
 const OVERLAPS = [[0, "not at all"], [HOUR, "1 hour"], [24 * HOUR, "24 hours"], [7 * 24 * HOUR, "7 days"]];
@@ -31,7 +31,7 @@ function Endpoints({ account, all, choices, onChange }) {
   const allEvents = choices.events.length;
   const columns = [
     { name: "Endpoint", kind: "wide", of: ({ url, id }) => html`${url}<br /><small class="note">${id}</small>` },
-    { name: "State", kind: "text", of: (row) => html`<${State} row=${row} />` },
+    { name: "State", kind: "text", of: stateOf },
     { name: "Events", kind: "wide", of: ({ events }) => (events.length < allEvents ? events.join(", ") : "all") },
     { name: "Environment", of: (row) => row.environment },
     { name: "Signature", of: (row) => row.profile },
@@ -45,13 +45,14 @@ function Endpoints({ account, all, choices, onChange }) {
       empty="No endpoints. Create one to receive events, such as fallbacks, exceeded budgets and incidents." /><//>`;
 }
 
-function State({ row: { disabled_at, old_secret_until } }) {
+function stateOf({ disabled_at, old_secret_until }) {
   return html`<${Badge} kind=${disabled_at ? "bad" : "good"}>${disabled_at ? "disabled" : "enabled"}<//>
     ${disabled_at && html` <${Time} at=${disabled_at} />`}${old_secret_until * 1000 > Date.now() &&
       html`<div class="note">The old secret signs until <${Time} at=${old_secret_until} /></div>`}`;
 }
 
-const LOOPBACK = "Allow the machine of this server, also over http: for development";
+const Loopback = () => html`<${Field} type="checkbox" name="allow_loopback"
+  label="Allow the machine of this server, also over http" />`;
 
 function Create({ choices, create }) {
   const { environment } = useOwner();
@@ -61,7 +62,7 @@ function Create({ choices, create }) {
   return html`<${Ask} label="Create an endpoint" kind="primary" act=${act} result=${({ secret, endpoint }) =>
     html`<${NewSecret} text=${secret}>This secret signs deliveries to ${endpoint.url}.<//>`}>
     <${Field} label="URL" name="url" type="url" autocomplete="off" hint="https, on a public host." autofocus />
-    <${Check} name="allow_loopback" label=${LOOPBACK} />
+    <${Loopback} />
     <${Checks} title="Events" names=${choices.events} isChecked=${() => true} />
     <${Select} label="Environment" name="environment" value=${environment} options=${["production", "sandbox"]} />
     <${Select} label="Signature" name="profile" options=${choices.profiles}
@@ -74,8 +75,7 @@ function Actions({ row: { url, disabled_at }, run }) {
     html`<dt>${event}</dt><dd>${answerOf(attempt)}</dd>`)}</dl>`;
   return html`<div class="actions">
     <${Ask} label="Test" title=${`Test ${url}`} act=${(values) => run("endpoint-test", values)} result=${outcomes}>
-      <p>A signed sample of each of its events is sent once. Nothing is stored.</p>
-      <${Check} name="allow_loopback" label=${LOOPBACK} /><//>
+      <p>A signed sample of each of its events is sent once. Nothing is stored.</p><${Loopback} /><//>
     <${Confirm} label="Replay failed" kind="" act=${async () => setRestarted(await run("delivery-replay"))}
       text="All events of the last 24 hours that it has not accepted are delivered again, under the same ids." />
     <${Ask} label="Rotate the secret" act=${(values) => run("endpoint-rotate", { overlap_s: Number(values.overlap_s) })}
