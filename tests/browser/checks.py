@@ -26,7 +26,7 @@ def looks(page: Page) -> Iterator[str]:
         for scheme in SCHEMES:
             page.set_viewport_size(size)
             page.emulate_media(color_scheme=scheme)
-            _next_frame(page)
+            next_frame(page)
             yield f"{size['width']}x{size['height']}-{scheme}"
 
 
@@ -56,7 +56,7 @@ def longest_frame_ms(page: Page, action: Callable[[], object]) -> float:
         }"""
     )
     action()
-    _next_frame(page)
+    next_frame(page)
     longest: float = frames.evaluate("frames => { frames.ended = true; return frames.longest }")
     frames.dispose()
     return longest
@@ -68,19 +68,25 @@ def no_sideways_scroll(page: Page) -> None:
     assert before is not None
     for width in (*EXTREME_WIDTHS, *(size["width"] for size in VIEW_SIZES)):
         page.set_viewport_size({"width": width, "height": before["height"]})
-        _next_frame(page)
-        wide = page.evaluate(
-            """() => {
-                const root = document.scrollingElement
-                if (root.scrollWidth <= root.clientWidth) return null
-                const beyond = [...document.body.querySelectorAll("*")].filter(
-                    element => element.getBoundingClientRect().right > root.clientWidth)
-                return `${root.scrollWidth} px wide: ` + beyond.slice(0, 5).map(
-                    element => element.cloneNode(false).outerHTML).join(" ")
-            }"""
-        )
-        assert wide is None, f"at {width} px the page is {wide}"
+        next_frame(page)
+        fits(page)
     page.set_viewport_size(before)
+
+
+def fits(page: Page) -> None:
+    """Assert that the page does not scroll sideways in its window as it is now."""
+    width = page.evaluate("innerWidth")
+    wide = page.evaluate(
+        """() => {
+            const root = document.scrollingElement
+            if (root.scrollWidth <= root.clientWidth) return null
+            const beyond = [...document.body.querySelectorAll("*")].filter(
+                element => element.getBoundingClientRect().right > root.clientWidth)
+            return `${root.scrollWidth} px wide: ` + beyond.slice(0, 5).map(
+                element => element.cloneNode(false).outerHTML).join(" ")
+        }"""
+    )
+    assert wide is None, f"at {width} px the page is {wide}"
 
 
 @cache
@@ -93,6 +99,6 @@ def _describe(violation: dict[str, Any]) -> str:
     return f"{violation['id']} ({violation['impact']}): {violation['help']}{nodes}"
 
 
-def _next_frame(page: Page) -> None:
+def next_frame(page: Page) -> None:
     """Wait until what has been asked of the page is drawn."""
     page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")

@@ -238,7 +238,7 @@ export function Dialog({ title, onClose, children }) {
 export function Opens({ label, title, kind, children }) {
   const [isOpen, setOpen] = useState(false);
   if (!useContext(Here).session.writes) return null;
-  return html`<button type="button" class=${kind} onClick=${() => setOpen(true)}>${label}</button>
+  return html`<button type="button" class=${kind} aria-haspopup="dialog" onClick=${() => setOpen(true)}>${label}</button>
     ${isOpen && html`<${Dialog} title=${title || label} onClose=${() => setOpen(false)}>${children(() => setOpen(false))}<//>`}`;
 }
 

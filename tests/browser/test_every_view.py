@@ -1,0 +1,205 @@
+"""What holds of every view: with plain text, with text that means harm, and without anything to show."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Page, expect
+
+import routewright.ui
+
+from .checks import EXTREME_WIDTHS, SCHEMES, VIEW_SIZES, axe, fits, next_frame
+from .chromium import loop_hidden
+from .problems import Problems
+from .store import MALLORY, NOW, STORES, TEXTS, Store
+
+OpenUi = Callable[..., Page]
+VIEWS = [
+    "overview", "overview?range=24h&group_by=policy_version", "traces", "traces?filter=status=failed", "policies",
+    "accounts", "webhooks", "models?q=gpt&ability=image", "cache", "try",
+]  # fmt: skip
+"""Addresses in any store."""
+PLAIN = [
+    "overview?account=acme&range=30d&group_by=metadata.team", "overview?environment=sandbox", "policies/desk",
+    "policies/desk?edit=1", "policies/desk?tab=simulate&since=7d", "policies/desk?tab=versions",
+    "policies/search?tab=compare", "policies?new=1", "accounts/acme", "accounts/globex", "webhooks?account=globex",
+    "models/openai/gpt-4.1?q=gpt-4.1", "try?policy_id=desk&goal=cost",
+]  # fmt: skip
+HOSTILE = [
+    *(f"{view}?account={quote(MALLORY, safe='')}" for view in ("overview", "traces", "webhooks", "cache")),
+    *(f"accounts/{quote(name, safe='')}" for name in (MALLORY, "__proto__", TEXTS["path"])),
+    *(f"policies/0{quote(TEXTS['markup'], safe='')}?tab={tab}" for tab in ("draft", "versions", "simulate", "compare")),
+]
+LOOKED_AT = {"rescued", "run", "cached", "redacted", "failed", "word", "lines"}
+"""Traces that are checked in each look."""
+INJECTED = """() => [...document.querySelectorAll("*")].filter(element =>
+    ["IFRAME", "OBJECT", "EMBED", "IMG"].includes(element.tagName)
+    || (element.tagName === "SCRIPT" && element.closest("body"))
+    || element.getAttributeNames().some(name => name.startsWith("on"))
+    || /^\\s*(javascript|data|vbscript):/i.test(element.getAttribute("href") || "")
+).map(element => element.cloneNode(false).outerHTML)"""
+STATE = """() => JSON.stringify([
+    location.hash, document.title, document.querySelector("main").innerText.replace(/[0-9]+/g, "0"),
+    [...document.querySelectorAll("main input, select, main textarea")].map(field => field.value),
+    [...document.querySelectorAll("[aria-current], [aria-pressed], [aria-expanded], details")].map(
+        element => [element.textContent, element.ariaCurrent, element.ariaPressed, element.open]),
+])"""
+WATCH_FOCUS = """() => {
+    const isReached = element => element.tabIndex >= 0 && !element.disabled && element.checkVisibility()
+    const controls = "a[href], button, input, select, textarea, summary, [tabindex]"
+    const root = document.querySelector("dialog[open]") || document // what is behind a dialog is inert
+    window.focus = {left: new Set([...root.querySelectorAll(controls)].filter(isReached)), hidden: []}
+    addEventListener("focusin", ({target}) => {
+        const {outlineStyle} = getComputedStyle(target)
+        const {width, bottom, top} = target.getBoundingClientRect()
+        if (outlineStyle === "none" || !width || bottom < 0 || top > innerHeight) window.focus.hidden.push(target)
+        window.focus.left.delete(target)
+    })
+    return window.focus.left.size
+}"""
+TEXTS_OF = "elements => [...elements].map(element => element.cloneNode(false).outerHTML + element.textContent)"
+
+
+def addresses_of(store: Store, kind: str) -> dict[str, bool]:
+    """The views of a store, with those of what is in it, and whether they are to be checked in each look."""
+    own = {"plain": PLAIN, "hostile": HOSTILE, "empty": []}[kind]
+    owner = f"&account={quote(MALLORY, safe='')}" if kind == "hostile" else ""
+    traces = {
+        f"traces/{id}?span={number % 8 + 1}{owner}": name in LOOKED_AT
+        for number, (name, id) in enumerate(store.traces.items())
+    }
+    return {**dict.fromkeys([*VIEWS, *own], True), **traces}
+
+
+def open_store(open_ui: OpenUi, kind: str, at: str = "", **options: Any) -> tuple[Page, Store]:
+    with loop_hidden():
+        store = STORES[kind]()
+    page = open_ui(store.router(), store.console(), at, **options)
+    page.clock.set_fixed_time(NOW)
+    return page, store
+
+
+def visit(page: Page, address: str) -> None:
+    """Open a view by its address, and wait until it has loaded."""
+    page.goto(f"#/{address}")
+    settle(page)
+
+
+def settle(page: Page) -> None:
+    next_frame(page)
+    next_frame(page)
+    expect(page.locator("main h1")).to_be_visible()
+    expect(page.locator("main").locator(".loading, [aria-busy=true], progress:not([value])")).to_have_count(0)
+
+
+def look_at(page: Page, *, fully: bool) -> None:
+    """Check that a view fits every width, and is accessible: where it is not fully checked, each size in one scheme."""
+    heights = {size["width"]: size["height"] for size in VIEW_SIZES}
+    for width in (*EXTREME_WIDTHS, *heights):
+        page.set_viewport_size({"width": width, "height": heights.get(width, 900)})
+        for scheme in SCHEMES if fully else SCHEMES[width > 360 :][:1]:
+            page.emulate_media(color_scheme=scheme)
+            next_frame(page)
+            fits(page)
+            if width in heights:
+                axe(page)
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_every_view_is_accessible_and_fits(
+    open_ui: OpenUi, kind: str, problems: Problems, request: pytest.FixtureRequest
+) -> None:
+    page, store = open_store(open_ui, kind)
+    is_full = request.config.getoption("--full")
+    for address, is_looked_at in addresses_of(store, kind).items():
+        visit(page, address)
+        assert page.locator("h1").count() == 1, address
+        assert page.evaluate(INJECTED) == [], address
+        text = page.locator("main").inner_text()
+        assert "undefined" not in text, address
+        assert "NaN" not in text, address
+        assert not re.search(r"\d{4}-\d\d-\d\dT\d\d", text), f"{address} shows a time that is not the viewer's"
+        if is_looked_at or is_full:
+            look_at(page, fully=is_full)
+        problems.check()
+
+
+def test_every_view_is_a_link_and_a_step_of_the_history_and_takes_the_keyboard(open_ui: OpenUi) -> None:
+    page, store = open_store(open_ui, "plain")
+    addresses = [*addresses_of(store, "plain")]
+    states = []
+    for address in addresses:
+        visit(page, address)
+        state = page.evaluate(STATE)
+        page.reload()
+        settle(page)
+        assert page.evaluate(STATE) == state, address
+        states.append(state)
+        reach_every_control(page, address)
+    for address, state in list(zip(addresses, states, strict=True))[-2::-1]:
+        page.go_back()
+        settle(page)
+        assert page.evaluate(STATE) == state, address
+    page.go_forward()
+    settle(page)
+    assert page.evaluate(STATE) == states[1]
+
+
+def reach_every_control(page: Page, address: str) -> None:
+    """Check that Tab comes to each control, and shows where it is."""
+    controls = page.evaluate(WATCH_FOCUS)
+    for _ in range(controls + 40):  # an input of a time has a few stops
+        page.keyboard.press("Tab")
+        if not page.evaluate("() => window.focus.left.size"):
+            break
+    assert page.evaluate(f"() => ({TEXTS_OF})(window.focus.left)") == [], f"{address}: not reached"
+    assert page.evaluate(f"() => ({TEXTS_OF})(window.focus.hidden)") == [], f"{address}: focus not seen"
+
+
+def test_dialogs_hold_the_focus_and_give_it_back(open_ui: OpenUi) -> None:
+    page, store = open_store(open_ui, "plain")
+    opened = set[str]()
+    for address in addresses_of(store, "plain"):
+        visit(page, address)
+        for button in page.locator("main button[aria-haspopup=dialog]").all():
+            if (label := button.inner_text()) in opened:
+                continue
+            opened.add(label)
+            button.press("Enter")
+            expect(page.locator("dialog[open]")).to_be_visible()
+            for _ in range(4):
+                assert page.evaluate("() => !!document.activeElement.closest('dialog[open], body:has(dialog[open])')")
+                page.keyboard.press("Tab")
+            page.keyboard.press("Escape")
+            expect(page.locator("dialog")).to_have_count(0)
+            expect(button).to_be_focused()
+    assert len(opened) > 5
+    visit(page, "models?q=gpt-4.1")
+    link = page.get_by_role("link", name="openai/gpt-4.1", exact=True)
+    link.press("Enter")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(link).to_be_focused()
+
+
+def test_times_are_in_the_zone_of_the_viewer_with_utc_beside(open_ui: OpenUi) -> None:
+    page, store = open_store(open_ui, "plain", timezone_id="Asia/Kolkata")
+    for address in ("traces", f"traces/{store.traces['answered']}"):
+        visit(page, address)
+        time = page.locator("time[title^='2026-11-22 11:00:0']").first
+        expect(time).to_have_text(re.compile("^22 Nov 2026, 16:30:0"))
+        expect(time).to_have_attribute("title", re.compile(" UTC$"))
+
+
+def test_nothing_moves() -> None:
+    """So there is nothing to stop for those who prefer reduced motion."""
+    static = Path(routewright.ui.__file__).parent / "static"
+    texts = [file.read_text("utf-8") for file in (*static.glob("*.[cj]s*"), *static.glob("views/*.js"))]
+    assert len(texts) > 10
+    assert not [text for text in texts if re.search(r"\b(animation|transition|@keyframes|smooth|animate)\b", text)]
