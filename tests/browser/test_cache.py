@@ -44,6 +44,8 @@ def test_what_the_cache_saves_and_why_a_question_is_a_hit(open_ui: OpenUi, probl
     ages = page.get_by_role("region", name="Hits", exact=True).get_by_role("row")
     expect(ages.nth(1)).to_contain_text("1, 100 %")
 
+    addresses: list[str] = []
+    page.on("request", lambda request: addresses.append(request.url))
     question = page.get_by_role("textbox", name="Question")
     question.fill(HOSTILE)
     page.get_by_role("button", name="Explain", exact=True).click()
@@ -57,6 +59,8 @@ def test_what_the_cache_saves_and_why_a_question_is_a_hit(open_ui: OpenUi, probl
     with problems.expect("cache-explain.*400"):
         page.get_by_role("button", name="Explain", exact=True).click()
         expect(page.get_by_role("alert")).to_contain_text("goal")
+    assert any("cache-explain" in address for address in addresses)
+    assert not any("capital" in address for address in addresses)
     question.fill("{")
     page.get_by_role("button", name="Explain", exact=True).click()
     expect(page.get_by_role("alert")).to_contain_text("JSON")

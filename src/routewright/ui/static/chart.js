@@ -100,7 +100,7 @@ export function Chart({ title, times, step, series, format, isStacked, totals, c
     <span ref=${probe} hidden></span>
     <div class="plot" ref=${frame} aria-hidden="true"></div>
     <ul class="legend">${series.map((entry, index) => html`<li key=${entry.name}>
-      <span class="swatch ${isStacked ? "bar" : entry.line}" style=${{ color: `var(--tone-${index + 1})` }}></span>
+      <span class="swatch ${isStacked ? "block" : entry.line}" style=${{ color: `var(--tone-${index + 1})` }}></span>
       <span class="name">${entry.name}</span>
       <b>${place === null ? totals?.[index] : format(entry.values[place])}</b></li>`)}</ul>
     <details><summary>As a table</summary>

@@ -1,6 +1,6 @@
 // The response cache: what it saves, what it holds, how its bound on wrong answers is kept, and why a request is a hit.
 
-import { read } from "../api.js";
+import { change } from "../api.js";
 import { RANGES, Ranges, dayOf, timesOf } from "../chart.js";
 import { Area, Empty, Field, Figure, Form, Loaded, Section, Table, Time, View, bytes, column } from "../lib.js";
 import { count, html, ms, numeric, percent, setParams, to, usd, useOwner, useRead, useState } from "../lib.js";
@@ -87,7 +87,7 @@ export function Cache({ params }) {
   const stats = useRead("cache-stats", owner, { every: 60 });
   const risk = useRead("cache-risk", owner);
   const [explanation, setExplanation] = useState(null);
-  const explain = async ({ request = "" }) => setExplanation(await read("cache-explain",
+  const explain = async ({ request = "" }) => setExplanation(await change("cache-explain", // keeps it out of addresses
     { request: request.trim().startsWith("{") ? JSON.parse(request) : request, ...owner }));
   return html`<${View} title="Cache" actions=${html`<${Ranges} view="cache" params=${params} chosen=${range} />`}>
     <${Loaded} of=${report}>${(data) => html`<${Use} report=${data} stats=${stats.data} /><div class="columns">
