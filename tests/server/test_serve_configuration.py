@@ -229,6 +229,9 @@ def test_the_page_needs_a_port_a_store_and_a_safe_way_to_it(refused: Refused, ca
     capsys.readouterr()
     assert main(["serve", "--check", *beside]) == 0
     assert "http://127.0.0.1:9100/ui/ for operators, with a key of theirs" in capsys.readouterr().out
+    for name in ("https://ops.example.com", "ops.example.com:8443", "ops.example.com/ui"):
+        Path("serve.toml").write_text(f'[admin]\nport = 9100\nui = true\nhosts = ["{name}"]\n')
+        assert "must be a name alone, as ops.example.com" in refused("--config", "serve.toml")
 
 
 def test_tls_files_are_checked_before_the_start(refused: Refused, monkeypatch: Patch) -> None:

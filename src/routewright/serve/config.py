@@ -50,6 +50,10 @@ def _is_prefix(path: str) -> bool:
     return not path or (path[0] == "/" and path[-1] != "/" and path.isascii() and path.isprintable())
 
 
+def _is_host_name(text: str) -> bool:
+    return not {*text} & {*":/@ "}
+
+
 def _is_network(text: str) -> bool:
     try:
         ip_network(text)
@@ -65,6 +69,7 @@ Amount = Annotated[float, STRICT, _require("be 0 or above", lambda value: 0 <= v
 Share = Annotated[float, STRICT, _require("be a number from 0 to 1", lambda value: 0 <= value <= 1)]
 Days = Number | Literal["forever"]
 Prefix = Annotated[str, _require("begin with a slash and not end with one, as /llm", _is_prefix)]
+HostName = Annotated[Name, _require("be a name alone, as ops.example.com", _is_host_name)]
 Network = Annotated[Name, _require("be an address, or a network as 10.0.0.0/8", _is_network)]
 
 
@@ -107,7 +112,7 @@ class AdminEntry(Strict):
     """The address to listen at."""
     ui: Switch = False
     """Serve [the page for operators](../how-to/page.md) at `/ui`. It needs a key, unlike the rest."""
-    hosts: tuple[Name, ...] = ()
+    hosts: tuple[HostName, ...] = ()
     """Names under which operators reach the page, as `ops.example.com`. Addresses and `localhost` need no entry."""
 
 

@@ -50,19 +50,10 @@ Authorize = Callable[[Scope], Operator | Awaitable[Operator]]
 """Says who sends a request, for a host's own sign-in. Raises ``AuthenticationFailed`` or ``PermissionDenied``."""
 
 COOKIE = "routewright_session"
-_POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self'",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-        "require-trusted-types-for 'script'",  # no text becomes HTML, in browsers that know it
-        "trusted-types 'none'",
-    )
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"  # no text becomes HTML, in browsers that know it
 )
 HEADERS = {
     "Content-Security-Policy": _POLICY,
