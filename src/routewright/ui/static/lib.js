@@ -145,6 +145,10 @@ export function Loaded({ of, children }) {
 export const Figure = ({ name, value, note, kind }) =>
   html`<div class="figure ${kind || ""}"><dt>${name}</dt><dd>${value}</dd>${note && html`<dd class="note">${note}</dd>`}</div>`;
 
+/** Names with their values: [[name, value]]. */
+export const Pairs = ({ rows }) => html`<dl class="pairs">${rows.map(([name, value]) =>
+  html`<div><dt>${name}</dt> <dd>${value}</dd></div>`)}</dl>`;
+
 /** `columns`: [{name, of(row), kind, changes}], false ones are left out. `kind`: "number" for right-aligned, or a class.
  * `changes`: only for those who may write. `caption` names the table for screen readers. */
 export function Table({ caption, columns: all, rows, keyOf, empty }) {
@@ -247,10 +251,13 @@ export const Confirm = ({ label, title, text, action, act, kind = "danger" }) =>
   html`<${Opens} label=${label} title=${title || label} kind=${kind}>${(close) => html`<p>${text}</p>
     <${Form} action=${action || label} kind=${kind} cancel=${close} onSubmit=${async () => { await act(); close(); }} />`}<//>`;
 
-/** A new secret, shown this once. */
-export function NewSecret({ text, children }) {
+/** A button that copies a text, where the browser has a clipboard for the page. */
+export function Copy({ text }) {
   const [isCopied, setCopied] = useState(false);
   const copy = async () => { await navigator.clipboard.writeText(text); setCopied(true); };
-  return html`<div class="secret" role="status"><p>${children} It is not shown again.</p><code>${text}</code>
-    ${navigator.clipboard && html`<button type="button" onClick=${copy}>${isCopied ? "Copied" : "Copy"}</button>`}</div>`;
+  return navigator.clipboard && html`<button type="button" onClick=${copy}>${isCopied ? "Copied" : "Copy"}</button>`;
 }
+
+/** A new secret, shown this once. */
+export const NewSecret = ({ text, children }) => html`<div class="secret" role="status">
+  <p>${children} It is not shown again.</p><code>${text}</code><${Copy} text=${text} /></div>`;

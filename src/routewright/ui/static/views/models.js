@@ -1,6 +1,6 @@
 // The models: what they can do, what they cost and will cost, and whether they can be called.
 
-import { Badge, Dialog, Empty, Field, Loaded, Select, Table, Time, View } from "../lib.js";
+import { Badge, Dialog, Empty, Field, Loaded, Pairs, Select, Table, Time, View } from "../lib.js";
 import { column, count, go, html, ms, numeric, setParams, to, useRead } from "../lib.js";
 
 const takes = (modality) => (model) => model.modalities?.includes(modality);
@@ -86,8 +86,7 @@ function Details({ model, circuit }) {
     "Withdrawn by its vendor": model.deprecated_at && html`<${Time} at=${model.deprecated_at} />`,
     Use: (model.disabled && "never chosen (disabled)") || (model.free_tier && "if a request names it (free tier)"),
   };
-  return html`<dl class="about">${Object.entries(facts).filter(([, value]) => value).map(([name, value]) =>
-      html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
+  return html`<${Pairs} rows=${Object.entries(facts).filter(([, value]) => value)} />
     <${Table} caption="Prices" columns=${PRICES} rows=${pricesOf(model)}
       empty="Its prices are not known: it is not used where money is limited." />
     <p><a href=${to("traces", { filter: `model=${model.id}` })}>Its traces</a></p>`;

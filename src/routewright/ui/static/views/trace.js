@@ -1,8 +1,8 @@
 // One trace: what it cost, its spans over time, why its model was chosen, and its texts.
 
 import { change } from "../api.js";
-import { Badge, Empty, Field, Figure, Form, Here, Loaded, Opens, Section, Table, Time, View, count, html, ms } from "../lib.js";
-import { percent, setParams, to, useContext, useOwner, useRead, useRef, useState, usd } from "../lib.js";
+import { Badge, Copy, Empty, Field, Figure, Form, Here, Loaded, Opens, Pairs, Section, Table, Time, View } from "../lib.js";
+import { count, html, ms, percent, setParams, to, useContext, useOwner, useRead, useRef, useState, usd } from "../lib.js";
 import { STATUS } from "./traces.js";
 
 // --- Facts: fields of a record, with the unit that their names say
@@ -24,11 +24,9 @@ function valueOf(name, value) {
 }
 
 const textOf = (value) => (typeof value === "string" ? value : JSON.stringify(value));
-const List = ({ rows }) => html`<dl class="facts">${rows.map(([name, value]) =>
-  html`<div><dt>${name}</dt> <dd>${value}</dd></div>`)}</dl>`;
 
 /** The fields of a record that say something. */
-const Facts = ({ of }) => html`<${List} rows=${Object.entries(of).filter(([name, value]) => value != null && value !== false
+const Facts = ({ of }) => html`<${Pairs} rows=${Object.entries(of).filter(([name, value]) => value != null && value !== false
   && value.length !== 0 && !SHOWN_BESIDE.includes(name)).map(([name, value]) => [inWords(name), valueOf(name, value)])} />`;
 
 /** Text as it is. */
@@ -134,7 +132,7 @@ function Replay({ span, replay: { decision, is_same: isSame, refusal, explanatio
     ${refusal && html`<p>The replay refuses the request: ${refusal}</p>`}
     ${rows && html`<${Table} caption="The stored decision and its replay" rows=${rows} columns=${columns} />`}
     <details><summary>Explanation, and rejected models</summary><${Text} label="Explanation">${explanation}<//>
-      <${List} rows=${byReason.map(([reason, models]) => [inWords(reason), namesOf(models)])} /></details>`;
+      <${Pairs} rows=${byReason.map(([reason, models]) => [inWords(reason), namesOf(models)])} /></details>`;
 }
 
 function WhyNot({ query, models }) {
@@ -187,14 +185,6 @@ function Content({ content }) {
     <${Text} label=${role}>${[text, used].flat().filter(Boolean).map((part) => part.text ?? textOf(part)).join("\n")}<//>`);
 }
 
-function Raw({ trace }) {
-  const [isCopied, setCopied] = useState(false);
-  const text = JSON.stringify(trace, null, 2);
-  const copy = async () => { await navigator.clipboard.writeText(text); setCopied(true); };
-  return html`<details><summary>JSON</summary><button type="button" onClick=${copy}>${isCopied ? "Copied" : "Copy"}</button>
-    <${Text} label="JSON">${text}<//></details>`;
-}
-
 export function Trace({ id }) {
   const { environment } = useContext(Here).route.params;
   const query = { trace_id: id, account: useOwner().account, environment };
@@ -210,10 +200,11 @@ export function Trace({ id }) {
     <${Facts} of=${{ account: trace.account, environment: trace.environment, key_id: trace.key_id, policy_id: trace.policy_id,
       cost_range_usd: trace.cost_range_usd, traceparent: trace.traceparent, compromised: trace.compromised }} />
     ${Object.keys(trace.metadata).length > 0 && html`<${Section} title="Metadata">
-      <${List} rows=${Object.entries(trace.metadata).map(([name, value]) => [name, textOf(value)])} /><//>`}
+      <${Pairs} rows=${Object.entries(trace.metadata).map(([name, value]) => [name, textOf(value)])} /><//>`}
     <${Section} title="Spans"><${Spans} trace=${trace} /><//>
     <${Section} title="Why this model"><${Why} trace=${trace} query=${query} /><//>
     <${Section} title="Content"><${Content} content=${trace.content} /><//>
     <${Feedback} query=${query} />
-    <${Raw} trace=${trace} />`}<//><//>`;
+    <details><summary>JSON</summary><${Copy} text=${JSON.stringify(trace)} />
+      <${Text} label="JSON">${JSON.stringify(trace, null, 2)}<//></details>`}<//><//>`;
 }

@@ -1,7 +1,7 @@
 // Webhook endpoints of an account, and their deliveries of the last 24 hours.
 
 import { change } from "../api.js";
-import { Badge, Confirm, Field, Loaded, NewSecret, Section, Select, Table, Time, View } from "../lib.js";
+import { Badge, Confirm, Field, Loaded, NewSecret, Pairs, Section, Select, Table, Time, View } from "../lib.js";
 import { count, html, ms, setParams, to, useOwner, useRead, useState } from "../lib.js";
 import { Ask, Checks } from "./terms.js";
 
@@ -71,8 +71,8 @@ function Create({ choices, create }) {
 
 function Actions({ row: { url, disabled_at }, run }) {
   const [restarted, setRestarted] = useState(null);
-  const outcomes = (answers) => html`<dl class="pairs">${Object.entries(answers).map(([event, attempt]) =>
-    html`<dt>${event}</dt><dd>${answerOf(attempt)}</dd>`)}</dl>`;
+  const outcomes = (answers) =>
+    html`<${Pairs} rows=${Object.entries(answers).map(([event, attempt]) => [event, answerOf(attempt)])} />`;
   return html`<div class="actions">
     <${Ask} label="Test" title=${`Test ${url}`} act=${(values) => run("endpoint-test", values)} result=${outcomes}>
       <p>A signed sample of each of its events is sent once. Nothing is stored.</p><${Loopback} /><//>
@@ -107,8 +107,8 @@ function Deliveries({ account, endpoints, states, params: { endpoint, state, aft
     { name: "Endpoint", of: ({ endpoint_id: id }) => html`<span class="url" title=${urls[id]}>${urls[id]}</span>` },
     { name: "State", of: (row) => html`<${Badge} kind=${KINDS[row.state]}>${words(row.state)}<//>` },
     { name: "Attempts", kind: "wide", of: ({ attempts }) => (attempts.length ? html`<details>
-      <summary>${attempts.length}: ${answerOf(attempts.at(-1))}</summary><dl class="pairs">${attempts.map((attempt) =>
-        html`<dt><${Time} at=${attempt.at} /></dt><dd>${answerOf(attempt)}</dd>`)}</dl></details>` : "none yet") },
+      <summary>${attempts.length}: ${answerOf(attempts.at(-1))}</summary><${Pairs} rows=${attempts.map((attempt) =>
+        [html`<${Time} at=${attempt.at} />`, answerOf(attempt)])} /></details>` : "none yet") },
     { name: "Next attempt", kind: "text", of: (row) => html`<${Time} at=${row.next_attempt_at} />` },
     { name: "Ended", kind: "text", of: (row) => html`<${Time} at=${row.ended_at} />` },
     { name: "Actions", changes: true, of: (row) => html`<${Confirm} label="Replay" title=${`Replay ${row.event_id}`}
