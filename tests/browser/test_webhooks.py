@@ -131,6 +131,7 @@ def test_an_endpoint_is_created_tested_rotated_and_deleted(
     expect(form.get_by_role("status")).to_contain_text(f"deliveries to {url}. It is not shown again.")
     first = form.locator("code").inner_text()
     page.keyboard.press("Escape")
+    expect(form).to_have_count(0)
     (endpoint,) = store.endpoints("acme")
     assert (endpoint.url, endpoint.environment, endpoint.profile) == (url, "sandbox", "standard")
     assert [event.partition(".")[0] for event in endpoint.events] == ["router", "router", "billing", "incident"]
@@ -209,6 +210,12 @@ def test_deliveries_are_filtered_paged_and_replayed(
     expect(row.get_by_role("status")).to_have_text(f"Deliveries restarted: {EVENTS}")
     assert set(states(store, endpoint_id=delivered["gone"])) == {"waiting"}
     assert set(states(store, endpoint_id=delivered["ok"])) == {"delivered"}
+    store.delete_endpoint("default", delivered["gone"])
+    page.reload()
+    expect(rows).to_have_count(0)  # the address names an endpoint that is no more: rejected deliveries of all
+    expect(filters.get_by_label("Endpoint")).to_have_value("")
+    filters.get_by_label("State").select_option("delivered")
+    expect(rows).to_have_count(EVENTS)
 
 
 def test_webhooks_are_accessible_and_fit(

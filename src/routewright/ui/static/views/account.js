@@ -1,19 +1,14 @@
 // One account: what it spent of its limits, its terms, credit, limits of tags, and keys.
 
-import { change } from "../api.js";
 import { Confirm, Field, Figure, Loaded, Section, Select, Table, Time, View } from "../lib.js";
 import { count, html, to, usd, useRead, useRef } from "../lib.js";
 import { Keys } from "./keys.js";
 import { Amount, Ask, MoneyFields, PERIODS, RateFields, Spent } from "./terms.js";
-import { changesOf, periodsIn, periodsOf, ratesOf, textOf } from "./terms.js";
+import { changesOf, periodsIn, periodsOf, ratesOf, runner, textOf } from "./terms.js";
 
 export function Account({ name, params }) {
   const standing = useRead("standing", { account: name }, { every: 15 });
-  const run = async (operation, terms) => {
-    const result = await change(operation, terms);
-    standing.reload();
-    return result;
-  };
+  const run = runner({}, standing.reload);
   const save = (terms) => run("account-change", { name, ...terms });
   const links = html`<a href=${to("accounts")}>All accounts</a> <a href=${to("traces", { account: name })}>Traces</a>
     <a href=${to("webhooks", { account: name })}>Webhooks</a>`;

@@ -1,10 +1,9 @@
 // Keys of an account, and of operators: a table, and forms that create, change and revoke them.
 
-import { change } from "../api.js";
 import { Area, Badge, Confirm, Field, Here, Loaded, NewSecret, Section, Select, Table } from "../lib.js";
 import { Time, html, setParams, to, useContext, useRead } from "../lib.js";
 import { Amount, Ask, Checks, MoneyFields, RateFields, Spent } from "./terms.js";
-import { changesOf, periodsIn, periodsOf, ratesOf, textOf } from "./terms.js";
+import { changesOf, periodsIn, periodsOf, ratesOf, runner, textOf } from "./terms.js";
 
 export const OPERATORS = "_system";
 
@@ -15,12 +14,7 @@ export function Keys({ account, standings = [], params, title, onChange = () => 
   const ownId = useContext(Here).session.key_id;
   const ofOperators = account === OPERATORS;
   const scopes = choices.data?.[ofOperators ? "operator_scopes" : "scopes"];
-  const run = async (operation, terms) => {
-    const result = await change(operation, { account, ...terms });
-    keys.reload();
-    onChange();
-    return result;
-  };
+  const run = runner({ account }, () => { keys.reload(); onChange(); });
   const termsOf = (values) => (ofOperators ? termsOfOperator : termsOfKey)(values, scopes);
   const form = (key) => html`<${Loaded} of=${choices}>${() =>
     html`<${Fields} apiKey=${key} ofOperators=${ofOperators} scopes=${scopes} />`}<//>`;

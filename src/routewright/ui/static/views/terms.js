@@ -1,5 +1,6 @@
 // What the views of accounts, keys and webhooks share: forms in dialogs, and limits: their fields, changes and figures.
 
+import { change } from "../api.js";
 import { Field, Form, Meter, Opens, count, html, usd, useState } from "../lib.js";
 
 const RATES = [
@@ -13,6 +14,13 @@ export const PERIODS = [
   ["weekly_limit_usd", "Weekly limit", "weekly_usd"],
   ["monthly_limit_usd", "Monthly limit", "monthly_usd"],
 ];
+
+/** Runs operations with `terms` of their own beside those here, and then `reload()`. */
+export const runner = (here, reload) => async (operation, terms) => {
+  const result = await change(operation, { ...here, ...terms });
+  reload();
+  return result;
+};
 
 /** A button that opens a form. After `act(values)` its dialog shows `result(what it returned)`, or else closes. */
 export const Ask = ({ label, title, kind, ...form }) => html`<${Opens} label=${label} title=${title} kind=${kind}>

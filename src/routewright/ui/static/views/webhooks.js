@@ -1,9 +1,8 @@
 // Webhook endpoints of an account, and their deliveries of the last 24 hours.
 
-import { change } from "../api.js";
 import { Badge, Confirm, Field, Loaded, NewSecret, Pairs, Section, Select, Table, Time, View } from "../lib.js";
 import { count, html, ms, setParams, to, useOwner, useRead, useState } from "../lib.js";
-import { Ask, Checks } from "./terms.js";
+import { Ask, Checks, runner } from "./terms.js";
 
 const HOUR = 3600;
 const OVERLAPS = [[0, "not at all"], [HOUR, "1 hour"], [24 * HOUR, "24 hours"], [7 * 24 * HOUR, "7 days"]];
@@ -23,11 +22,6 @@ export function Webhooks({ params }) {
 }
 
 function Endpoints({ account, all, choices, onChange }) {
-  const run = async (operation, terms) => {
-    const result = await change(operation, { account, ...terms });
-    onChange();
-    return result;
-  };
   const allEvents = choices.events.length;
   const columns = [
     { name: "Endpoint", kind: "wide", of: ({ url, id }) => html`${url}<br /><small class="note">${id}</small>` },
@@ -37,10 +31,10 @@ function Endpoints({ account, all, choices, onChange }) {
     { name: "Signature", of: (row) => row.profile },
     { name: "Created", kind: "text", of: (row) => html`<${Time} at=${row.created_at} />` },
     { name: "Actions", kind: "wide", changes: true, of: (row) =>
-      html`<${Actions} row=${row} run=${(operation, terms) => run(operation, { endpoint_id: row.id, ...terms })} />` },
+      html`<${Actions} row=${row} run=${runner({ account, endpoint_id: row.id }, onChange)} />` },
   ];
   return html`<${Section} title=${`Endpoints of ${account}`}
-    actions=${html`<${Create} choices=${choices} create=${(terms) => run("endpoint-create", terms)} />`}>
+    actions=${html`<${Create} choices=${choices} run=${runner({ account }, onChange)} />`}>
     <${Table} caption="Endpoints" columns=${columns} rows=${all} keyOf=${(row) => row.id}
       empty="No endpoints. Create one to receive events, such as fallbacks, exceeded budgets and incidents." /><//>`;
 }
@@ -54,11 +48,11 @@ function stateOf({ disabled_at, old_secret_until }) {
 const Loopback = () => html`<${Field} type="checkbox" name="allow_loopback"
   label="Allow the machine of this server, also over http" />`;
 
-function Create({ choices, create }) {
+function Create({ choices, run }) {
   const { environment } = useOwner();
   const eventsOf = (values) => choices.events.filter((event) => values[event]);
   const act = ({ url = "", profile, allow_loopback, environment: chosen, ...values }) =>
-    create({ url, profile, allow_loopback, environment: chosen, events: eventsOf(values) });
+    run("endpoint-create", { url, profile, allow_loopback, environment: chosen, events: eventsOf(values) });
   return html`<${Ask} label="Create an endpoint" kind="primary" act=${act} result=${({ secret, endpoint }) =>
     html`<${NewSecret} text=${secret}>This secret signs deliveries to ${endpoint.url}.<//>`}>
     <${Field} label="URL" name="url" type="url" autocomplete="off" hint="https, on a public host." autofocus />
@@ -91,16 +85,15 @@ function Actions({ row: { url, disabled_at }, run }) {
     ${restarted !== null && html`<span role="status">Deliveries restarted: ${count(restarted)}</span>`}</div>`;
 }
 
-function Deliveries({ account, endpoints, states, params: { endpoint, state, after, ...params } }) {
+function Deliveries({ account, endpoints, states, params: { endpoint: id, state, after, ...params } }) {
+  const endpoint = endpoints.find((one) => one.id === id)?.id; // it may be deleted, or of another account
   const filter = { account, endpoint_id: endpoint, state, after, limit: PAGE };
   const deliveries = useRead("deliveries", filter, { every: after ? 0 : 5 });
   const urls = Object.fromEntries(endpoints.map(({ id, url }) => [id, url]));
   const page = (place) => to("webhooks", { endpoint, state, ...params, after: place });
   const choose = (name) => (event) => setParams({ [name]: event.target.value, after: "" });
-  const replay = async ({ endpoint_id, event_id }) => {
-    await change("delivery-replay", { account, endpoint_id, event_id });
-    deliveries.reload();
-  };
+  const run = runner({ account }, deliveries.reload);
+  const replay = ({ endpoint_id, event_id }) => run("delivery-replay", { endpoint_id, event_id });
   const columns = [
     { name: "Event", kind: "word", of: ({ event_type: type, event_id: id }) =>
       html`${type}<br /><small class="note">${id}</small>` },
