@@ -1,36 +1,44 @@
 // The draft of a policy: what it changes, whether its models are known, and editing it.
 
 import { change, read } from "../api.js";
-import { Area, Confirm, Empty, Failure, Form, Here, Loaded, Section, Select, Table, Time, count, html } from "../lib.js";
-import { setParams, useContext, useRead, useState } from "../lib.js";
+import { Area, Confirm, Empty, Failure, Form, Here, Loaded, Section, Select, Table, Time, count } from "../lib.js";
+import { html, setParams, useContext, useRead, useState } from "../lib.js";
 import { Text } from "./trace.js";
 
 /** A policy as people write it. */
 export const textOf = (policy) => JSON.stringify({ name: policy.name, ...policy }, null, 2);
 
+export const Rules = ({ label, policy }) => html`<${Text} label=${label}>${textOf(policy)}<//>`;
+
+export const Button = ({ kind, onClick, children }) =>
+  html`<button type="button" class=${kind} onClick=${onClick}>${children}</button>`;
+
 export function Draft({ state: { record, version }, versions, params, act, reload }) {
   const { writes } = useContext(Here).session;
-  const start = versions.find(({ label }) => label === params.from)?.policy ?? record.draft ?? version?.policy ?? { name: record.name };
   if (writes && params.edit) {
+    const source = versions.find(({ label }) => label === params.from)?.policy;
+    const start = source ?? record.draft ?? version?.policy ?? { name: record.name };
     const done = () => { setParams({ edit: "", from: "" }); reload(); };
     return html`<${Editor} slot=${`${record.name} ${params.from ?? ""}`} record=${record} start=${start} onSaved=${done}
       onConflict=${reload} cancel=${done} />`;
   }
-  const edit = writes && html`<button type="button" class=${record.draft ? "" : "primary"} onClick=${() => setParams({ edit: 1 })}>
-    ${record.draft ? "Edit" : "Write a draft"}</button>`;
+  const edit = writes && html`<${Button} kind=${record.draft ? "" : "primary"} onClick=${() => setParams({ edit: 1 })}>
+    ${record.draft ? "Edit" : "Write a draft"}<//>`;
   if (!record.draft) {
     return html`<${Section} title="Draft" actions=${edit}><${Empty}>${record.drafted_at
       ? "A later version of routewright wrote this draft. Upgrade this server to read it."
       : "No draft. A draft serves nobody until it is published."}<//>
-      ${version?.policy && html`<p>In force, ${version.label}:</p><${Text} label=${version.label}>${textOf(version.policy)}<//>`}<//>`;
+      ${version?.policy && html`<p>In force, ${version.label}:</p>
+        <${Rules} label=${version.label} policy=${version.policy} />`}<//>`;
   }
   const discard = html`<${Confirm} label="Discard" text="The draft will be removed. What is published stays."
     act=${() => act("policy-discard", {}, () => "The draft is removed.")} />`;
   return html`<${Section} title="Draft" actions=${html`${edit}${discard}`}>
     <p class="note">By ${record.drafted_by || "somebody"}, <${Time} at=${record.drafted_at} /></p>
     <${Check} key=${`check ${record.drafted_at}`} name=${record.name} />
-    <${Text} label="Draft">${textOf(record.draft)}<//><//>
-    <${Difference} key=${`${record.drafted_at} ${version?.label}`} name=${record.name} versions=${versions} against=${params.against} />`;
+    <${Rules} label="Draft" policy=${record.draft} /><//>
+    <${Difference} key=${`${record.drafted_at} ${version?.label}`} name=${record.name} versions=${versions}
+      against=${params.against} />`;
 }
 
 function Check({ name }) {
@@ -42,11 +50,14 @@ function Check({ name }) {
 function Difference({ name, versions, against }) {
   const diff = useRead("policy-diff", { name, against });
   const labels = versions.filter(({ policy }) => policy).map(({ label }) => label);
-  return html`<${Section} title="What it changes" actions=${html`<${Select} label="Compared with" value=${against ?? ""}
-    options=${[["", "What is in force"], ...labels]} onChange=${(event) => setParams({ against: event.target.value })} />`}>
+  const choice = html`<${Select} label="Compared with" options=${[["", "What is in force"], ...labels]}
+    value=${against ?? ""} onChange=${(event) => setParams({ against: event.target.value })} />`;
+  const terms = ["Quality", "Cost", "Latency", "Stability"].map((name) => (
+    { name, kind: "number", of: ({ shift, when }) => count(shift[when]?.[name.toLowerCase()]) }));
+  return html`<${Section} title="What it changes" actions=${choice}>
     <${Loaded} of=${diff}>${({ differences, weights, against: label }) => html`
       <p class="note">Compared with ${label ?? "a policy without rules"}</p>
-      <${Table} caption="Differences" rows=${differences} keyOf=${({ path }) => path} empty="Nothing changes." columns=${[
+      <${Table} caption="Differences" rows=${differences} empty="Nothing changes." columns=${[
         { name: "Field", of: ({ path }) => html`<code>${path}</code>` },
         { name: "Before", of: ({ before }) => html`<code>${before}</code>` },
         { name: "After", of: ({ after }) => html`<code>${after}</code>` },
@@ -54,9 +65,7 @@ function Difference({ name, versions, against }) {
       ${weights.length > 0 && html`<h3>Weights of the score, in percent</h3><${Table} caption="Weights"
         rows=${weights.flatMap((shift) => [{ shift, when: "before" }, { shift, when: "after" }])} columns=${[
           { name: "Requests", of: ({ shift }) => shift.policy_class || "of no class" },
-          { name: "Weights", of: ({ when }) => when },
-          ...["quality", "cost", "latency", "stability"].map((term) => (
-            { name: term[0].toUpperCase() + term.slice(1), kind: "number", of: ({ shift, when }) => count(shift[when]?.[term]) })),
+          { name: "Weights", of: ({ when }) => when }, ...terms,
         ]} />`}`}<//><//>`;
 }
 
@@ -100,20 +109,20 @@ export function Editor({ slot, record, start, onSaved, onConflict, cancel }) {
       <${Area} label="Policy, in JSON" value=${work.text} spellcheck=${false} rows="20"
         onInput=${(event) => keep({ text: event.target.value })} /><//>
     <${Fields} /><//>
-    ${theirs && html`<${Section} title=${theirs.record.draft ? `Draft of ${theirs.record.drafted_by || "somebody"}` : "No draft"}
-      actions=${(theirs.record.draft ?? theirs.version?.policy) && html`<button type="button" onClick=${take}>Take theirs</button>`}>
-      <${Theirs} state=${theirs} mine=${work.text} /><//>`}</div>`;
+    ${theirs && html`<${Theirs} state=${theirs} mine=${work.text} take=${take} />`}</div>`;
 }
 
 /** What is stored in place of the record that was read. Its lines that the text lacks are marked. */
-function Theirs({ state: { record, version }, mine }) {
+function Theirs({ state: { record, version }, mine, take }) {
   const lines = new Set(mine.split("\n"));
   const policy = record.draft ?? version?.policy;
-  return html`<p>${record.draft ? html`Saved <${Time} at=${record.drafted_at} />, after you began.`
+  const title = record.draft ? `Draft of ${record.drafted_by || "somebody"}` : "No draft";
+  const button = policy && html`<${Button} onClick=${take}>Take theirs<//>`;
+  return html`<${Section} title=${title} actions=${button}><p>${record.draft ? html`Saved <${Time} at=${record.drafted_at} />, after you began.`
       : `The draft was published or discarded after you began. In force: ${version?.label ?? "nothing"}.`}
     ${" "}Your text is still here: replace this with it, or take this in its place.</p>
     ${policy && html`<${Text} label="Stored policy">${textOf(policy).split("\n").map((line) =>
-      html`${lines.has(line) ? line : html`<mark>${line}</mark>`}${"\n"}`)}<//>`}`;
+      html`${lines.has(line) ? line : html`<mark>${line}</mark>`}${"\n"}`)}<//>`}<//>`;
 }
 
 function parsed(text) {

@@ -2,6 +2,7 @@
 
 import { Empty, Figure, Field, Form, Here, Loaded, Section, Select, Table, Time, count, html, ms } from "../lib.js";
 import { percent, setParams, to, useContext, useEffect, useOwner, useRead, useState, usd } from "../lib.js";
+import { Button } from "./draft.js";
 import { Text } from "./trace.js";
 
 const SPANS = [["1d", "The last day"], ["7d", "The last 7 days"], ["30d", "The last 30 days"]];
@@ -20,7 +21,7 @@ export function Simulation({ state: { record, version }, versions, params }) {
   const report = useRead("policy-simulate", args, { skip: !params.since });
   const labels = versions.filter(({ policy }) => policy).map(({ label }) => label);
   if (!record.draft && !labels.length) return html`<${Empty}>There is nothing to simulate. Write a draft first.<//>`;
-  const own = record.draft ? [[record.name, "The draft"]] : version ? [[record.name, `In force, ${version.label}`]] : [];
+  const own = record.draft || version ? [[record.name, record.draft ? "The draft" : `In force, ${version.label}`]] : [];
   const run = (values) => {
     const before = location.hash;
     setParams({ filter: "", of: "", ...values });
@@ -28,13 +29,14 @@ export function Simulation({ state: { record, version }, versions, params }) {
   };
   const cancel = () => setParams({ since: "" });
   return html`<${Section} title="Simulate">
-    <p class="note">Decides the stored production requests of a time again. It calls no model and changes nothing.</p>
+    <p class="note">Decides the stored production requests of a time again: those that the filter selects, else those that
+      named the policy. It calls no model and changes nothing.</p>
     <${Form} key=${JSON.stringify(args)} action="Simulate" onSubmit=${run}><div class="filters">
       <${Select} label="Rules" name="draft" value=${args.draft} options=${[...own, ...labels]} />
       <${Select} label="Requests of" name="since" value=${params.since ?? "7d"} options=${SPANS} />
       <${Select} label="Accounts" name="of" value=${params.of ?? ""} options=${[["", "All accounts"], ...accounts]} />
       <${Field} label="Filter" name="filter" defaultValue=${params.filter} placeholder="metadata.team=search"
-        autocomplete="off" hint="Empty: requests that named the policy" />
+        autocomplete="off" />
     </div><//><//>
     ${params.since && (report.isLoading ? html`<${Progress} cancel=${cancel} />`
       : html`<${Loaded} of=${report}>${(data) => html`<${Report} report=${data} />`}<//>`)}`;
@@ -46,8 +48,8 @@ function Progress({ cancel }) {
     const timer = setInterval(() => setSeconds((past) => past + 1), 1000);
     return () => clearInterval(timer);
   }, []);
-  return html`<div class="actions"><progress aria-label="Simulation"></progress><span role="status">Deciding the requests
-    again</span><span>${seconds} s</span><button type="button" onClick=${cancel}>Cancel</button></div>`;
+  return html`<div class="actions"><progress aria-label="Simulation"></progress><span role="status">Deciding again</span>
+    <span>${seconds} s</span><${Button} onClick=${cancel}>Cancel<//></div>`;
 }
 
 const TABLES = {
@@ -71,7 +73,8 @@ function valueOf(field, value) {
 
 /** A table of the report; its first column names the row. */
 function Rows({ title, fields, rows }) {
-  const columns = Object.entries(fields).map(([field, name]) => ({ name, of: (row) => valueOf(field, row[field]) }));
+  const columns = Object.entries(fields).map(([field, name]) => (
+    { name, kind: typeof rows[0]?.[field] === "number" && "number", of: (row) => valueOf(field, row[field]) }));
   return rows.length > 0 && html`<h3>${title}</h3><${Table} caption=${title} rows=${rows} columns=${columns} />`;
 }
 
@@ -90,7 +93,7 @@ function Report({ report }) {
       <${Figure} name="Newly refused" value=${percent(refused?.value)}
         note=${refused && `${percent(refused.low)} to ${percent(refused.high)}`} />
       <${Figure} name="Actual cost" value=${usd(report.actual_cost_usd)} />
-      ${report.unknown_spent > 0 && html`<${Figure} name="Unknown share of limits" value=${count(report.unknown_spent)} />`}
+      ${report.unknown_spent > 0 && html`<${Figure} name="Unknown spending" value=${count(report.unknown_spent)} />`}
     </dl>
     ${report.problem ? html`<p class="warning">No figures: ${report.problem}</p>`
       : html`<${Table} caption="Expected figures" rows=${expected} columns=${columns} />
@@ -98,7 +101,8 @@ function Report({ report }) {
         ${report.latency_problem && html`<p class="warning">No latency: ${report.latency_problem}</p>`}`}
     ${report.expectations.map((model) => html`<p class="note">${model} has no outcome on such requests: its figures are an
       expectation.</p>`)}
-    ${Object.entries(TABLES).map(([key, [title, fields]]) => html`<${Rows} title=${title} fields=${fields} rows=${report[key]} />`)}
+    ${Object.entries(TABLES).map(([key, [title, fields]]) => html`<${Rows} title=${title} fields=${fields}
+      rows=${report[key]} />`)}
     ${report.examples.length > 0 && html`<h3>Samples</h3>`}
     ${report.examples.map((sample) => html`<${Sample} key=${sample.trace_id} sample=${sample} />`)}<//>`;
 }
@@ -110,15 +114,12 @@ const Sample = ({ sample: { trace_id: id, account, from_model, to_model, before,
     <div><h3>After</h3><${Text} label="Explanation after">${after}<//></div></div></details>`;
 
 const FIGURES = {
-  cost_usd: ["Cost of a request", usd],
-  error_rate: ["Error rate", percent],
-  latency_ms: ["Mean latency", ms],
-  p50_ms: ["Latency p50", ms],
-  p95_ms: ["Latency p95", ms],
-  feedback: ["Feedback, 0 to 1", count],
+  cost_usd: ["Cost of a request", usd], error_rate: ["Error rate", percent], latency_ms: ["Mean latency", ms],
+  p50_ms: ["Latency p50", ms], p95_ms: ["Latency p95", ms], feedback: ["Feedback, 0 to 1", count],
 };
 
-export function Comparison({ name, since = "7d" }) {
+export function Comparison({ state, params: { since = "7d" } }) {
+  const { name } = state.record;
   const { environment } = useOwner();
   const comparison = useRead("policy-compare", { name, since, environment });
   const span = html`<${Select} label="Requests of" value=${since} options=${SPANS}

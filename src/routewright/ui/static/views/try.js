@@ -1,8 +1,9 @@
 // Sends a prompt as a request, in the sandbox or live, and shows the answer with the decision beside it.
 
 import { tryRequest } from "../api.js";
-import { Area, Badge, Empty, Failure, Field, Figure, Form, Here, Loaded, Section, Select, View, count, html } from "../lib.js";
-import { ms, setParams, to, useContext, useEffect, useRead, useRef, useState, usd } from "../lib.js";
+import { Area, Badge, Empty, Failure, Field, Figure, Form, Here, Loaded, Section, Select, View } from "../lib.js";
+import { count, html, ms, setParams, to, useContext, useEffect, useRead, useRef, useState, usd } from "../lib.js";
+import { Button } from "./draft.js";
 import { Text, Why } from "./trace.js";
 
 const PLACES = [["sandbox", "Sandbox: canned answers, free of charge"], ["production", "Live: calls models, costs money"]];
@@ -47,14 +48,14 @@ export function Try({ params }) {
         <${Select} label="Policy" name="policy_id" options=${[["", "None"], ...names]} value=${params.policy_id ?? ""} />
         <${Select} label="Goal" name="goal" options=${GOALS} value=${params.goal ?? ""} />
         <${Select} label="Strategy" name="strategy" options=${STRATEGIES} value=${params.strategy ?? ""} />
-        <${Field} label="Models" name="models" defaultValue=${params.models} list="model-ids" autocomplete="off"
-          hint="Ids or aliases, with commas. Empty: all." />
+        <${Field} label="Models, with commas" name="models" defaultValue=${params.models} placeholder="all"
+          list="model-ids" autocomplete="off" />
         <datalist id="model-ids">${(models.data ?? []).map(({ id }) => html`<option value=${id} />`)}</datalist>
         <${Field} label="Budget in US dollars" name="max_cost_usd" inputmode="decimal" autocomplete="off" />
       </div>
       <${Field} label="May be answered from the cache" name="cache" type="checkbox" defaultChecked=${params.cache === "1"} />
       <p class="note">It is a request of the account ${OWNER}.</p><//>
-      ${isRunning(trial) && html`<button type="button" class="danger" onClick=${() => running.current.abort()}>Stop</button>`}<//>
+      ${isRunning(trial) && html`<${Button} kind="danger" onClick=${() => running.current.abort()}>Stop<//>`}<//>
     ${trial ? html`<${Answer} trial=${trial} />` : html`<${Section} title="Answer"><${Empty}>Nothing was sent so far.<//><//>`}
   </div><//>`;
 }
@@ -98,7 +99,7 @@ function Answer({ trial: { environment, state, text, reasoning, fallbacks, trace
     </dl>
     ${routing.fallback_chain.length > 0 && html`<p class="note">If it fails: ${routing.fallback_chain.join(", then ")}</p>`}
     ${routing.ignored_params?.length > 0 && html`<p class="note">Ignored: ${routing.ignored_params.join(", ")}</p>`}<//>`}
-    ${!isRunning({ state }) && id && html`<${Reasons} key=${id} query=${query} />`}</div>`;
+    ${(result || error) && id && html`<${Reasons} key=${id} query=${query} />`}</div>`;
 }
 
 function Reasons({ query }) {
