@@ -790,6 +790,7 @@ VALID: dict[str, dict[str, Any]] = {
     "accounts": {},
     "credit": {"account": "acme", "usd": 1, "note": "", "id": None},
     "standing": {"account": "acme"},
+    "nearest_limits": {"account": "acme"},
     "create_key": {"account": "acme", "name": "x", "environment": "production", "scopes": None, "limits": None,
                    "budget_usd": None, **PERIODS, "models": None, "policies": None},
     "keys": {"account": "acme"},

@@ -108,6 +108,7 @@ def console_calls(place: Place) -> dict[str, Callable[[], Awaitable[object]]]:
         "accounts": console.accounts,
         "credit": lambda: console.credit("acme", 1, id="x"),
         "standing": lambda: console.standing("acme"),
+        "nearest_limits": console.nearest_limits,
         "create_key": lambda: console.create_key("acme", name="other"),
         "keys": lambda: console.keys("acme"),
         "key": lambda: console.key("acme", key_id),
@@ -168,6 +169,8 @@ def trace_calls(place: Place) -> dict[str, Callable[[], Awaitable[object]]]:
         "cache_report": store.cache_report,
         "fallback_report": store.fallback_report,
         "latency_report": store.latency_report,
+        "latency_by_day": store.latency_by_day,
+        "usage_groups": store.usage_groups,
     }
 
 

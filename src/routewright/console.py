@@ -66,6 +66,9 @@ from .wire.money import usd_text
 from .wire.problems import listed, shown
 from .wire.timestamps import start_of, timestamp
 
+NEAREST = 10
+"""Limits in ``Console.nearest_limits``."""
+
 
 class Console(Closing):
     """Manages accounts and their keys, and authenticates keys.
@@ -223,9 +226,11 @@ class Console(Closing):
             limited_tags,
         )  # fmt: skip
 
-    async def nearest_limits(self, count: int = 10, *, account: str | None = None) -> list[wire.AccountPurse]:
-        """The balances and limits of accounts that are used most, by the share that is spent or reserved. Those of keys
-        and tags are left out. ``account``: of this one only; None: it reads every account with limits."""
+    async def nearest_limits(self, account: str | None = None) -> list[wire.AccountPurse]:
+        """The ten balances and limits of accounts that are used most, by the share that is spent or reserved. Those of
+        keys and tags are left out. ``account``: of this one only; None: it reads every account with limits."""
+        if account is not None:
+            check_owner("account", account)
         names = [other.name for other in await self.accounts() if other.has_limited_money]
         purses = [
             wire.AccountPurse(name, purse)
@@ -234,7 +239,7 @@ class Console(Closing):
             for purse in (await self._read_standing(name)).purses
             if purse.limit_nanos is not None
         ]
-        return sorted(purses, key=_by_share)[:count]
+        return sorted(purses, key=_by_share)[:NEAREST]
 
     async def create_key(
         self,
