@@ -181,19 +181,17 @@ function Grid({ list, redraw, grid }) {
 
 // --- The controls
 
-/** A time of the address as a field shows it, in the viewer's zone. */
-function localOf(at) {
-  const date = new Date(at);
-  return Number.isNaN(+date) ? "" : new Date(date - date.getTimezoneOffset() * 60000).toISOString().slice(0, 16);
-}
-
 function Controls({ filter, times }) {
   const terms = termsOf(filter);
   const choice = (label, name, options) => html`<${Select} label=${label} options=${options}
     value=${options.find(([value]) => terms.includes(`${name}=${value}`))?.[0]}
     onChange=${({ target: { value } }) => setTerm((term) => term.startsWith(`${name}=`), value && `${name}=${value}`)} />`;
-  const time = (label, name) => html`<${Field} label=${label} type="datetime-local" value=${localOf(times[name])}
-    onChange=${({ target: { value } }) => setParams({ [name]: value && new Date(value).toISOString() })} />`;
+  const time = (label, name) => {
+    const at = new Date(times[name]); // the field is in the viewer's zone, the address in UTC
+    const local = at.getTime() && new Date(at - at.getTimezoneOffset() * 60000).toISOString().slice(0, 16);
+    return html`<${Field} label=${label} type="datetime-local" value=${local || ""}
+      onChange=${({ target: { value } }) => setParams({ [name]: value && new Date(value).toISOString() })} />`;
+  };
   const remove = (term) => setTerm((other) => other === term);
   return html`<div class="filter">
     <${Form} action="Apply" kind="plain" key=${filter} onSubmit=${async (values) => setParams({ filter: values.filter })}>
