@@ -38,7 +38,9 @@ async def test_a_foreign_host_is_refused(console: Console, clock: FakeClock) -> 
 )
 async def test_a_foreign_origin_is_refused(console: Console, clock: FakeClock, origin: str) -> None:
     browser = page(console, clock, link_token="t")
-    assert await browser.status("POST", "/session", {"link": "t"}, origin=origin) == 403
+    status, answer, _ = await browser.ask("POST", "/session", {"link": "t"}, origin=origin)
+    assert status == 403
+    assert f"not from '{HOST}'; open the page itself, or let the proxy pass on 'Host'" in answer["error"]["message"]
     await browser.sign_in(link="t")
     assert await browser.status("GET", "/api/accounts", origin=origin) == 403
     assert await browser.status("GET", "/session", origin=origin) == 403
@@ -154,6 +156,15 @@ async def test_an_operator_signs_in_with_a_key_and_rights_follow_it(console: Con
         "operator": "ada b", "writes": False, "signs_out": True, "token": "", "key_id": new.key.id,
     }  # fmt: skip
     assert await browser.status("POST", "/api/account-create", {"name": "initech"}) == 403
+
+
+async def test_a_page_of_a_link_takes_keys_too(console: Console, clock: FakeClock) -> None:
+    browser = page(console, clock, link_token="t")
+    new = await operator_key(console, "console:read")
+    assert await browser.sign_in(key=new.secret.reveal()) == 200
+    assert await browser.status("GET", "/api/accounts") == 200
+    await console.revoke_key("_system", new.key.id)
+    assert await browser.status("GET", "/api/accounts") == 401
 
 
 async def test_revoking_the_key_ends_its_sessions_in_every_worker(console: Console, clock: FakeClock) -> None:

@@ -173,7 +173,8 @@ class Ui:
         # a proxy that ends TLS may not say so, hence https always
         is_ours = origin in (f"{exchange.scope.get('scheme', 'http')}://{host}", f"https://{host}")
         if (changes and not is_ours) or (origin is not None and not is_ours) or site in ("cross-site", "same-site"):
-            raise PermissionDenied(f"the request comes from {quoted(origin or 'another origin')}; open the page itself")
+            problem = f"the request comes from {quoted(origin or 'another origin')}, not from {quoted(host or '')}"
+            raise PermissionDenied(f"{problem}; open the page itself, or let the proxy pass on 'Host'")
 
     async def _serve_session(self, exchange: Exchange) -> None:
         """``GET`` tells who is signed in, ``POST`` signs in with a key or the token of a link, ``DELETE`` signs out."""
