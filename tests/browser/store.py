@@ -343,7 +343,7 @@ class Company:
     async def _work(self, router: Router, day: int) -> None:
         """A day of calls: fewer at the weekend, and a vendor is down on some days."""
         start = NOW - (DAYS - day) * DAY_S
-        calls = 6 if day % 7 in (0, 6) else 17
+        calls = 8 if day % 7 in (0, 6) else 20
         self._vendors.faults = {BROKEN: ProviderFault("server", status=503)} if day in (9, 12) else {}
         for index in range(calls):
             await self._until(start + index * 20 * 3600 / calls + self._random.uniform(0, 1800))
@@ -425,6 +425,8 @@ DRAFTS: dict[int, tuple[Policy, str, str, float | None]] = {
 KINDS: list[tuple[str, Any, str, dict[str, Any]]] = [
     ("default", "production", "support", {"policy_id": "desk"}),
     ("acme", "production", "search", {"goal": "cost", "cache": True}),
+    ("acme", "production", "support", {"policy_id": "desk"}),
+    ("default", "production", "support", {"policy_id": "desk"}),
     ("acme", "production", "support", {"goal": "quality"}),
     ("globex", "production", "batch", {"goal": "cost", "models": ["mistral/mistral-medium-2604", SMALL]}),
     ("default", "production", "search", {"prefer": [BROKEN]}),

@@ -93,7 +93,7 @@ export const count = (value) => (value == null ? NONE : whole.format(value));
 export const usd = (value) => {
   if (value == null) return NONE;
   const amount = Math.abs(value);
-  return `${value < 0 ? "−" : ""}$${amount >= 1 || amount === 0 ? cents.format(amount) : small.format(amount)}`;
+  return `${value < 0 ? "−" : ""}$${amount >= 0.1 || amount === 0 ? cents.format(amount) : small.format(amount)}`;
 };
 export const ms = (value) => {
   if (value == null) return NONE;

@@ -13,15 +13,16 @@ import { Models } from "./views/models.js";
 import { Cache } from "./views/cache.js";
 import { Try } from "./views/try.js";
 
+/** Name, component, and whether it `coversAll` accounts; `owner`: whose data it shows, of both unless it says. */
 const VIEWS = {
   overview: ["Overview", Overview, { coversAll: true }],
   traces: ["Traces", ({ parts }) => (parts[0] ? html`<${Trace} id=${parts.join("/")} key=${parts.join("/")} />` : html`<${Traces} />`)],
-  policies: ["Policies", Policies],
-  accounts: ["Accounts", Accounts],
+  policies: ["Policies", Policies, { owner: ["environment"] }],
+  accounts: ["Accounts", Accounts, { owner: [] }],
   webhooks: ["Webhooks", Webhooks],
-  models: ["Models", Models],
+  models: ["Models", Models, { owner: [] }],
   cache: ["Cache", Cache],
-  try: ["Try it", Try],
+  try: ["Try it", Try, { owner: [] }],
 };
 const NO_ACCOUNTS = { accounts: [], account: "default" }; // when they cannot be read; the views say why
 const ENVIRONMENTS = [["production", "Production"], ["sandbox", "Sandbox"]];
@@ -29,16 +30,18 @@ const ENVIRONMENTS = [["production", "Production"], ["sandbox", "Sandbox"]];
 function Navigation({ here, signOut }) {
   const { route, session, accounts, account, scope } = here;
   const names = accounts.includes(account) ? accounts : [account, ...accounts];
-  const options = VIEWS[route.view]?.[2]?.coversAll ? [[ALL, "All accounts"], ...names] : names;
+  const { coversAll, owner = ["account", "environment"] } = VIEWS[route.view]?.[2] ?? {};
+  const options = coversAll ? [[ALL, "All accounts"], ...names] : names;
   return html`<header class="bar">
     <a class="skip" href="#view" onClick=${skip}>Skip to the content</a>
     <a class="brand" href=${to("overview")}>routewright</a>
     <nav aria-label="Views">${Object.entries(VIEWS).map(([name, [title]]) =>
       html`<a href=${to(name)} aria-current=${route.view === name ? "page" : undefined}>${title}</a>`)}</nav>
     <div class="owner">
-      <${Select} label="Account" value=${scope} options=${options} onChange=${(event) => setParams({ account: event.target.value })} />
-      <${Select} label="Environment" value=${route.params.environment || "production"} options=${ENVIRONMENTS}
-        onChange=${(event) => setParams({ environment: event.target.value })} />
+      ${owner.includes("account") && html`<${Select} label="Account" value=${scope} options=${options}
+        onChange=${(event) => setParams({ account: event.target.value })} />`}
+      ${owner.includes("environment") && html`<${Select} label="Environment" value=${route.params.environment || "production"}
+        options=${ENVIRONMENTS} onChange=${(event) => setParams({ environment: event.target.value })} />`}
       <span class="operator">${session.operator}${!session.writes && " (read only)"}</span>
       ${session.signs_out && html`<button type="button" class="quiet" onClick=${signOut}>Sign out</button>`}
     </div>
