@@ -357,6 +357,7 @@ async def test_the_nearest_limits_are_those_used_most(console: Console, storage:
     for number in range(10):
         await console.create_account(f"new{number}", prepaid=True)
     assert [entry.account for entry in await console.nearest_limits()] == [*(f"new{n}" for n in range(10))]
+    assert await console.nearest_limits("default") == []  # it has no limits
     assert await console.nearest_limits(account="half") == entries[2:3]
     assert await console.nearest_limits(account="nobody") == []
 

@@ -230,7 +230,7 @@ class Console(Closing):
         """The ten balances and limits of accounts that are used most, by the share that is spent or reserved. Those of
         keys and tags are left out. ``account``: of this one only; None: it reads every account with limits."""
         if account is not None:
-            check_owner("account", account)
+            check_tenant("account", account)
         names = [other.name for other in await self.accounts() if other.has_limited_money]
         purses = [
             wire.AccountPurse(name, purse)
