@@ -56,11 +56,12 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def served(app: Callable[..., Any], **config: Any) -> Iterator[str]:
-    """Serve an ASGI application. Gives its address."""
+def served(app: Callable[..., Any], port: int = 0, **config: Any) -> Iterator[str]:
+    """Serve an ASGI application, on a free port unless one is given. Gives its address."""
     # of a socket that does not say TCP asyncio does not know that it may set TCP_NODELAY, and answers come 40 ms late
     bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    bound.bind(("127.0.0.1", 0))
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind(("127.0.0.1", port))
     bound.listen(512)
     settings = {"log_config": None, "access_log": False, "ws": "none", "server_header": False, "loop": "asyncio"}
     server = _Server(uvicorn.Config(app, **{**settings, "timeout_graceful_shutdown": 5, **config}))

@@ -2,7 +2,7 @@
 
 import { change } from "../api.js";
 import { Badge, Copy, Empty, Field, Figure, Form, Here, Loaded, Opens, Pairs, Section, Table, Time, View } from "../lib.js";
-import { count, html, ms, percent, setParams, to, useContext, useOwner, useRead, useRef, useState, usd } from "../lib.js";
+import { count, html, ms, percent, setParams, to, useContext, useEffect, useRead, useRef, useState, usd } from "../lib.js";
 import { STATUS } from "./traces.js";
 
 // --- Facts: fields of a record, with the unit that their names say
@@ -186,8 +186,11 @@ function Content({ content }) {
 }
 
 export function Trace({ id }) {
-  const { environment } = useContext(Here).route.params;
-  const query = { trace_id: id, account: useOwner().account, environment };
+  const { route: { params }, account, accounts } = useContext(Here);
+  const query = { trace_id: id, account, environment: params.environment };
+  useEffect(() => { // a link to share names the account, since the one that is shown first may change
+    if (params.account !== account && accounts.length > 1) setParams({ account }, { replace: true });
+  }, [id]);
   return html`<${View} title="Trace ${id}"><${Loaded} of=${useRead("trace", query)}>${(trace) => html`
     ${trace.error && html`<p class="failure">${trace.error}</p>`}
     <dl class="figures">
