@@ -86,7 +86,7 @@ function TagLimits({ account, save }) {
   const columns = [
     { name: "Metadata", kind: "wide", of: tag },
     ...PERIODS.map(([, label, field]) => ({ name: label, kind: "number", of: (limit) => usd(limit[field]) })),
-    { name: "Spent", kind: "word", of: (limit) =>
+    { name: "Spent", kind: "wide", of: (limit) =>
       html`<${TagSpent} account=${account.name} limit=${limit} key=${JSON.stringify(limit)} />` },
     { name: "Actions", changes: true, of: (limit) => html`<div class="actions">
       <${Ask} label="Change" title=${`Change the limits of ${tag(limit)}`}

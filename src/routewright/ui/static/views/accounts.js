@@ -14,11 +14,11 @@ export const Accounts = ({ parts: [name], params }) => (name === undefined
 const COLUMNS = [
   { name: "Account", kind: "wide", of: ({ account: { name: id } }) => html`<a href=${to(["accounts", id])}>${id}</a>` },
   { name: "Plan", kind: "word", of: ({ account }) => account.plan },
-  { name: "Rate limits", kind: "wide", of: ({ account }) => textOf(account.limits_in_force, "none") },
+  { name: "Rate limits", of: ({ account }) => textOf(account.limits_in_force, "none") },
   { name: "Balance", kind: "number", of: ({ balance }) => (balance ? usd(balance.left_usd) : "not prepaid") },
-  { name: "Today", kind: "word", of: ({ day }) => html`<${Spent} name="Today" purse=${day} />` },
-  { name: "This week", kind: "word", of: ({ week }) => html`<${Spent} name="This week" purse=${week} />` },
-  { name: "This month", kind: "word", of: ({ month }) => html`<${Spent} name="This month" purse=${month} />` },
+  { name: "Today", of: ({ day }) => html`<${Spent} name="Today" purse=${day} />` },
+  { name: "This week", of: ({ week }) => html`<${Spent} name="This week" purse=${week} />` },
+  { name: "This month", of: ({ month }) => html`<${Spent} name="This month" purse=${month} />` },
 ];
 
 function List({ params: { contains, start, ...params } }) {

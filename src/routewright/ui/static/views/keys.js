@@ -33,11 +33,11 @@ export function Keys({ account, standings = [], params, title, onChange = () => 
       html`${name}${id === ownId && html` <${Badge} kind="good">you<//>`}<br /><small class="note">${id}</small>` },
     { name: "Key", kind: "word", of: (key) => html`<code>${key.prefix}…</code>` },
     !ofOperators && { name: "Environment", kind: "word", of: (key) => key.environment },
-    { name: "Scopes", kind: "text", of: (key) => key.scopes?.join(", ") ?? "all" },
-    !ofOperators && { name: "Limits", kind: "text", of: limitsOf },
-    !ofOperators && { name: "Spent", kind: "word", of: (key) => budgetsOf(money[key.id]) },
-    { name: "Created", kind: "text", of: (key) => html`<${Time} at=${key.created_at} />` },
-    { name: "State", kind: "text", of: stateOf },
+    { name: "Scopes", of: (key) => key.scopes?.join(", ") ?? "all" },
+    !ofOperators && { name: "Limits", of: limitsOf },
+    !ofOperators && { name: "Spent", kind: "wide", of: (key) => budgetsOf(money[key.id]) },
+    { name: "Created", of: (key) => html`<${Time} at=${key.created_at} />` },
+    { name: "State", of: stateOf },
     { name: "Actions", changes: true, of: (key) => !key.revoked_at && edit(key) },
   ];
   const withRevoked = params.keys === "all";

@@ -24,12 +24,12 @@ export function Webhooks({ params }) {
 function Endpoints({ account, all, choices, onChange }) {
   const allEvents = choices.events.length;
   const columns = [
-    { name: "Endpoint", kind: "wide", of: ({ url, id }) => html`${url}<br /><small class="note">${id}</small>` },
-    { name: "State", kind: "text", of: stateOf },
+    { name: "Endpoint", kind: "wide", of: ({ url, id, created_at: at }) =>
+      html`${url}<br /><small class="note">${id}, created <${Time} at=${at} /></small>` },
+    { name: "State", of: stateOf },
     { name: "Events", kind: "wide", of: ({ events }) => (events.length < allEvents ? events.join(", ") : "all") },
     { name: "Environment", of: (row) => row.environment },
     { name: "Signature", of: (row) => row.profile },
-    { name: "Created", kind: "text", of: (row) => html`<${Time} at=${row.created_at} />` },
     { name: "Actions", kind: "wide", changes: true, of: (row) =>
       html`<${Actions} row=${row} run=${runner({ account, endpoint_id: row.id }, onChange)} />` },
   ];
@@ -102,8 +102,8 @@ function Deliveries({ account, endpoints, states, params: { endpoint: id, state,
     { name: "Attempts", kind: "wide", of: ({ attempts }) => (attempts.length ? html`<details>
       <summary>${attempts.length}: ${answerOf(attempts.at(-1))}</summary><${Pairs} rows=${attempts.map((attempt) =>
         [html`<${Time} at=${attempt.at} />`, answerOf(attempt)])} /></details>` : "none yet") },
-    { name: "Next attempt", kind: "text", of: (row) => html`<${Time} at=${row.next_attempt_at} />` },
-    { name: "Ended", kind: "text", of: (row) => html`<${Time} at=${row.ended_at} />` },
+    { name: "Next attempt", of: (row) => html`<${Time} at=${row.next_attempt_at} />` },
+    { name: "Ended", of: (row) => html`<${Time} at=${row.ended_at} />` },
     { name: "Actions", changes: true, of: (row) => html`<${Confirm} label="Replay" title=${`Replay ${row.event_id}`}
       kind="" text="The event is delivered again, under the same id." act=${() => replay(row)} />` },
   ];
