@@ -798,6 +798,7 @@ VALID: dict[str, dict[str, Any]] = {
     "change_key": {"account": "acme", "key_id": "key_1", "name": "x", "scopes": None, "limits": None,
                    "budget_usd": None, **PERIODS, "models": None, "policies": None},
     "revoke_key": {"account": "acme", "key_id": "key_1"},
+    "end_sessions": {"key_id": "key_1"},
     "authenticate": {"authorization": f"Bearer {STRAY}", "environment": None},
     "authenticate_operator": {"authorization": f"Bearer {STRAY}"},
     "open_incident": {"title": "x", "severity": "minor", "status_url": None},

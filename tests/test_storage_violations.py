@@ -114,6 +114,7 @@ def console_calls(place: Place) -> dict[str, Callable[[], Awaitable[object]]]:
         "key": lambda: console.key("acme", key_id),
         "change_key": lambda: console.change_key("acme", key_id, name="other"),
         "revoke_key": lambda: console.revoke_key("acme", key_id),
+        "end_sessions": lambda: console.end_sessions(place.operator.key.id),
         "authenticate": lambda: console.authenticate(f"Bearer {place.new.secret.reveal()}"),
         "authenticate_operator": lambda: console.authenticate_operator(f"Bearer {place.operator.secret.reveal()}"),
         "incidents": console.incidents,

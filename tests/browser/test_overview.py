@@ -128,6 +128,13 @@ def test_all_accounts_then_one_by_model_tenant_and_hour(open_ui: OpenUi, router:
     expect(page.get_by_label("Account", exact=True)).to_have_value("*")
 
     page.get_by_label("Account", exact=True).select_option("acme")
+    expect(calls.get_by_role("listitem")).to_contain_text(["openai/gpt-4.1", HOSTILE])
+    over = calls.locator(".u-over")
+    over.hover(position={"x": over.evaluate("area => area.clientWidth") - 40, "y": 60})  # today, the last of seven bars
+    expect(calls.locator(".note")).to_have_text(datetime.now(UTC).strftime("%-d %b"))
+    page.get_by_role("link", name="24 hours").press("Enter")  # while a day is pointed at
+    expect(page.locator(".figure", has_text="Calls").first).to_contain_text("2")
+    page.go_back()
     page.get_by_label("Group by").select_option("tenant")
     expect(calls.get_by_role("listitem")).to_contain_text(["\u202e\nxxx", HOSTILE])
     page.get_by_role("link", name="24 hours").click()
