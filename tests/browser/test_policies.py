@@ -85,7 +85,7 @@ def test_a_new_policy_is_drafted_and_published(
     expect(page.get_by_text("No policy is stored.")).to_be_visible()
     page.get_by_role("button", name="New policy").press("Enter")
     write(page, "{")
-    expect(page.get_by_role("alert")).to_contain_text("the policy is not valid JSON")
+    expect(page.get_by_role("alert")).to_contain_text("in JSON at position 1")
     with problems.expect("policy-draft: 400"):
         write(page, {"name": "desk", "gaol": "quality"})
         expect(page.get_by_role("alert")).to_have_text("policy.gaol: is not a field; did you mean goal?")
@@ -213,7 +213,8 @@ def test_versions_are_looked_at_rolled_back_and_retired(
     expect(page.get_by_role("status")).to_contain_text(f"{first.label} serves all of the traffic.")
     assert policies.get("desk").content == first.content
     expect(row(page, "Versions", "in force")).to_contain_text(first.label)
-    page.get_by_role("button", name="Draft from it").click()
+    page.get_by_role("link", name="Draft").click()
+    page.get_by_role("button", name="Write a draft").click()
     expect(page.get_by_label("Policy, in JSON")).to_have_value(re.compile('"goal": "quality"'))
     page.get_by_role("button", name="Save the draft").click()
     expect(page.get_by_text("Nothing changes.")).to_be_visible()
@@ -268,7 +269,7 @@ def test_two_people_edit_one_draft(
     policies.publish("desk")
     with problems.expect("policy-draft: 412"):
         write(bob, mine)
-        expect(bob.get_by_text("The draft was published or discarded after you began.")).to_be_visible()
+        expect(bob.get_by_text("It was published or discarded after you began.")).to_be_visible()
     with problems.expect("policy-publish: 412"):
         ada.goto("#/policies/desk")  # read before the publication
         confirm(ada, "Publish")

@@ -16,11 +16,9 @@ export const Button = ({ kind, onClick, children }) =>
 export function Draft({ state: { record, version }, versions, params, act, reload }) {
   const { writes } = useContext(Here).session;
   if (writes && params.edit) {
-    const source = versions.find(({ label }) => label === params.from)?.policy;
-    const start = source ?? record.draft ?? version?.policy ?? { name: record.name };
-    const done = () => { setParams({ edit: "", from: "" }); reload(); };
-    return html`<${Editor} slot=${`${record.name} ${params.from ?? ""}`} record=${record} start=${start} onSaved=${done}
-      onConflict=${reload} cancel=${done} />`;
+    const start = record.draft ?? version?.policy ?? { name: record.name };
+    const done = () => { setParams({ edit: "" }); reload(); };
+    return html`<${Editor} record=${record} start=${start} onSaved=${done} onConflict=${reload} cancel=${done} />`;
   }
   const edit = writes && html`<${Button} kind=${record.draft ? "" : "primary"} onClick=${() => setParams({ edit: 1 })}>
     ${record.draft ? "Edit" : "Write a draft"}<//>`;
@@ -69,10 +67,11 @@ function Difference({ name, versions, against }) {
         ]} />`}`}<//><//>`;
 }
 
-const unsaved = new Map(); // texts that outlive the view, as when a session ends
+const unsaved = new Map(); // texts by name, which outlive the view, as when a session ends
 
-/** Edits the text of a draft. `record` is what it replaces; null: a new policy. `slot` names the text. */
-export function Editor({ slot, record, start, onSaved, onConflict, cancel }) {
+/** Edits the text of a draft. `record` is what it replaces; none: a new policy. */
+export function Editor({ record, start, onSaved, onConflict, cancel }) {
+  const slot = record?.name;
   const [work, setWork] = useState(() => unsaved.get(slot) ?? { text: textOf(start), base: record });
   const [theirs, setTheirs] = useState(null);
   const keep = (changes) => {
@@ -81,7 +80,7 @@ export function Editor({ slot, record, start, onSaved, onConflict, cancel }) {
     setWork(next);
   };
   const save = async (base) => {
-    const policy = parsed(work.text);
+    const policy = JSON.parse(work.text);
     // a text with another name is a new policy
     const expect = base && base.name === policy?.name ? base : "absent";
     try {
@@ -97,15 +96,13 @@ export function Editor({ slot, record, start, onSaved, onConflict, cancel }) {
       throw error;
     }
   };
-  const leave = () => { unsaved.delete(slot); cancel(); };
-  const replace = async () => { keep({ base: theirs.record }); await save(theirs.record); };
   const take = () => {
     keep({ base: theirs.record, text: textOf(theirs.record.draft ?? theirs.version.policy) });
     setTheirs(null);
   };
   return html`<div class="columns"><${Section} title=${record?.draft ? "Edit the draft" : "Write a draft"}>
-    <${Form} action=${theirs ? "Replace it" : "Save the draft"} kind=${theirs && "danger"} cancel=${leave}
-      onSubmit=${() => (theirs ? replace() : save(work.base))}>
+    <${Form} action=${theirs ? "Replace it" : "Save the draft"} kind=${theirs && "danger"}
+      onSubmit=${() => save(theirs?.record ?? work.base)} cancel=${() => { unsaved.delete(slot); cancel(); }}>
       <${Area} label="Policy, in JSON" value=${work.text} spellcheck=${false} rows="20"
         onInput=${(event) => keep({ text: event.target.value })} /><//>
     <${Fields} /><//>
@@ -118,15 +115,12 @@ function Theirs({ state: { record, version }, mine, take }) {
   const policy = record.draft ?? version?.policy;
   const title = record.draft ? `Draft of ${record.drafted_by || "somebody"}` : "No draft";
   const button = policy && html`<${Button} onClick=${take}>Take theirs<//>`;
-  return html`<${Section} title=${title} actions=${button}><p>${record.draft ? html`Saved <${Time} at=${record.drafted_at} />, after you began.`
-      : `The draft was published or discarded after you began. In force: ${version?.label ?? "nothing"}.`}
+  return html`<${Section} title=${title} actions=${button}><p>
+    ${record.draft ? html`Saved <${Time} at=${record.drafted_at} />, after you began.`
+      : `It was published or discarded after you began. In force: ${version?.label ?? "nothing"}.`}
     ${" "}Your text is still here: replace this with it, or take this in its place.</p>
     ${policy && html`<${Text} label="Stored policy">${textOf(policy).split("\n").map((line) =>
       html`${lines.has(line) ? line : html`<mark>${line}</mark>`}${"\n"}`)}<//>`}<//>`;
-}
-
-function parsed(text) {
-  try { return JSON.parse(text); } catch (error) { throw new Error(`the policy is not valid JSON: ${error.message}`); }
 }
 
 /** What the fields of a policy mean. */
@@ -134,8 +128,7 @@ function Fields() {
   const [isOpen, setOpen] = useState(false);
   const fields = useRead("policy-fields", {}, { skip: !isOpen });
   return html`<details onToggle=${(event) => setOpen(event.target.open)}><summary>Fields of a policy</summary>
-    ${isOpen && html`<${Loaded} of=${fields}>${(rows) => html`<${Table} caption="Fields of a policy" rows=${rows}
-      keyOf=${({ path }) => path} columns=${[
+    ${isOpen && html`<${Loaded} of=${fields}>${(rows) => html`<${Table} caption="Fields of a policy" rows=${rows} columns=${[
         { name: "Field", of: ({ path }) => html`<code>${path}</code>` },
         { name: "Meaning", of: ({ meaning }) => meaning },
         { name: "Choices", of: ({ choices }) => choices.join(", ") },

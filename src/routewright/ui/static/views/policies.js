@@ -2,7 +2,7 @@
 
 import { change } from "../api.js";
 import { Badge, Confirm, Empty, Failure, Field, Figure, Form, Here, Loaded, Opens, Section, Select, Table } from "../lib.js";
-import { Time, View, go, html, percent, setParams, to, useContext, useRead, useState } from "../lib.js";
+import { Time, View, go, html, percent, to, useContext, useRead, useState } from "../lib.js";
 import { Button, Draft, Editor, Rules } from "./draft.js";
 import { Comparison, Simulation } from "./simulation.js";
 
@@ -13,7 +13,9 @@ export function Policies({ parts, params }) {
   const { writes } = useContext(Here).session;
   const name = parts.join("/");
   if (name) return html`<${Policy} key=${name} name=${name} params=${params} />`;
-  return params.new && writes ? html`<${NewPolicy} />` : html`<${List} writes=${writes} />`;
+  if (!params.new || !writes) return html`<${List} writes=${writes} />`;
+  return html`<${View} title="New policy"><${Editor} start=${{ name: "", goal: "cost" }} cancel=${() => go("policies")}
+    onSaved=${(record) => go(["policies", record.name])} /><//>`;
 }
 
 const by = (person) => person && ` by ${person}`;
@@ -38,9 +40,6 @@ function List({ writes }) {
     Router has started.`} />`}<//><//>`;
 }
 
-const NewPolicy = () => html`<${View} title="New policy"><${Editor} slot="" record=${null}
-  start=${{ name: "", goal: "cost" }} onSaved=${(record) => go(["policies", record.name])} cancel=${() => go("policies")} /><//>`;
-
 function Policy({ name, params }) {
   const states = useRead("policy-states");
   const versions = useRead("policy-versions", { name });
@@ -49,7 +48,7 @@ function Policy({ name, params }) {
   const actOn = (expect) => async (operation, args, text) => {
     try {
       const result = await change(operation, { name, expect, ...args });
-      setOutcome(html`<p class="outcome" role="status">${text(result)}</p>`);
+      setOutcome(html`<p role="status">${text(result)}</p>`);
     } catch (error) {
       if (error.status !== 412) throw error; // else show what it is now, in place of the dialog
       setOutcome(html`<${Failure} error=${error} />`);
@@ -133,20 +132,16 @@ function RollBack({ record, versions, act }) {
 }
 
 function Versions({ state: { record, version, shared }, versions, params }) {
-  const { writes } = useContext(Here).session;
   const text = versions.find(({ label }) => label === params.version);
   const addressOf = (label) => to(["policies", record.name], { tab: "versions", version: label });
   const badgeOf = (content) => (content === version?.content ? html`<${Badge} kind="good">in force<//>`
     : content === shared?.content && html`<${Badge} kind="warn">${shareOf(record)}<//>`);
-  const start = () => setParams({ tab: "draft", edit: 1, from: text.label, version: "" });
   return html`<${Section} title="Versions"><${Table} caption="Versions" rows=${versions} columns=${[
     { name: "Version", of: ({ label }) => html`<a href=${addressOf(label)}>${label}</a>` },
     { name: "State", of: ({ content }) => badgeOf(content) },
     { name: "Created", of: (row) => html`<${Time} at=${row.created_at} />${by(row.by)}` },
     { name: "Note", of: ({ note }) => note },
   ]} empty="Nothing was published under this name. Publish a draft." /><//>
-  ${text && html`<${Section} title=${text.label}
-    actions=${writes && text.policy && html`<${Button} onClick=${start}>Draft from it<//>`}>
-    ${text.policy ? html`<${Rules} label=${text.label} policy=${text.policy} />`
-      : html`<${Empty}>Published before texts were stored.<//>`}<//>`}`;
+  ${text && html`<${Section} title=${text.label}>${text.policy ? html`<${Rules} label=${text.label} policy=${text.policy} />`
+    : html`<${Empty}>Published before texts were stored.<//>`}<//>`}`;
 }

@@ -1,7 +1,7 @@
 // What a draft would do to stored requests, and how the versions that served compare.
 
-import { Empty, Figure, Field, Form, Here, Loaded, Section, Select, Table, Time, count, html, ms } from "../lib.js";
-import { percent, setParams, to, useContext, useEffect, useOwner, useRead, useState, usd } from "../lib.js";
+import { Figure, Field, Form, Here, Loaded, Section, Select, Table, Time, count, html, ms } from "../lib.js";
+import { percent, setParams, to, useContext, useOwner, useRead, usd } from "../lib.js";
 import { Button } from "./draft.js";
 import { Text } from "./trace.js";
 
@@ -20,14 +20,12 @@ export function Simulation({ state: { record, version }, versions, params }) {
   const args = { draft: params.draft || record.name, since: params.since, filter: params.filter, account: params.of };
   const report = useRead("policy-simulate", args, { skip: !params.since });
   const labels = versions.filter(({ policy }) => policy).map(({ label }) => label);
-  if (!record.draft && !labels.length) return html`<${Empty}>There is nothing to simulate. Write a draft first.<//>`;
   const own = record.draft || version ? [[record.name, record.draft ? "The draft" : `In force, ${version.label}`]] : [];
   const run = (values) => {
     const before = location.hash;
     setParams({ filter: "", of: "", ...values });
     if (location.hash === before) report.reload();
   };
-  const cancel = () => setParams({ since: "" });
   return html`<${Section} title="Simulate">
     <p class="note">Decides the stored production requests of a time again: those that the filter selects, else those that
       named the policy. It calls no model and changes nothing.</p>
@@ -38,18 +36,9 @@ export function Simulation({ state: { record, version }, versions, params }) {
       <${Field} label="Filter" name="filter" defaultValue=${params.filter} placeholder="metadata.team=search"
         autocomplete="off" />
     </div><//><//>
-    ${params.since && (report.isLoading ? html`<${Progress} cancel=${cancel} />`
+    ${params.since && (report.isLoading ? html`<div class="actions"><progress aria-label="Simulation"></progress>
+      <span role="status">Deciding again</span><${Button} onClick=${() => setParams({ since: "" })}>Cancel<//></div>`
       : html`<${Loaded} of=${report}>${(data) => html`<${Report} report=${data} />`}<//>`)}`;
-}
-
-function Progress({ cancel }) {
-  const [seconds, setSeconds] = useState(0);
-  useEffect(() => {
-    const timer = setInterval(() => setSeconds((past) => past + 1), 1000);
-    return () => clearInterval(timer);
-  }, []);
-  return html`<div class="actions"><progress aria-label="Simulation"></progress><span role="status">Deciding again</span>
-    <span>${seconds} s</span><${Button} onClick=${cancel}>Cancel<//></div>`;
 }
 
 const TABLES = {
@@ -57,10 +46,8 @@ const TABLES = {
   refusals: ["Refusals", { constraint: "Constraint", new: "Newly refused", gone: "No longer refused" }],
   blocked: ["Limits that would block", { account: "Account", period: "Period", start: "Begins", limit_usd: "Limit",
     expected_usd: "Expected", requests: "Requests after it" }],
-  costlier: ["Accounts whose cost rises most", { account: "Account", requests: "Requests", before_usd: "Before",
-    after_usd: "After" }],
-  drifts: ["Answers of another length than expected", { model: "Model", ratio: "Times the expected length",
-    answers: "Answers" }],
+  costlier: ["Costlier accounts", { account: "Account", requests: "Requests", before_usd: "Before", after_usd: "After" }],
+  drifts: ["Answers of another length", { model: "Model", ratio: "Times as long as expected", answers: "Answers" }],
 };
 const modelOf = (id) => id ?? html`<em>refused</em>`;
 
@@ -126,10 +113,8 @@ export function Comparison({ state, params: { since = "7d" } }) {
     onChange=${(event) => setParams({ since: event.target.value })} />`;
   const figures = Object.entries(FIGURES);
   const sideOf = (side) => ({ name: side.version, of: ([key, [, format]]) => interval(side[key], format) });
-  return html`<${Section} title=${`Versions by the ${environment} requests that they served`} actions=${span}>
-    <${Loaded} of=${comparison}>${({ versions, share }) => html`
-      <p class="note">Brackets hold 95 % intervals.</p>
-      <${Table} caption="Versions" rows=${versions} columns=${[
+  return html`<${Section} title=${`Versions by their ${environment} requests, with 95 % intervals`} actions=${span}>
+    <${Loaded} of=${comparison}>${({ versions, share }) => html`<${Table} caption="Versions" rows=${versions} columns=${[
         { name: "Version", of: (row) => row.version },
         { name: "Requests", kind: "number", of: (row) => count(row.requests) },
         ...figures.map(([key, [title, format]]) => ({ name: title, of: (row) => interval(row[key], format) })),

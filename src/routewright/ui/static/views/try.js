@@ -1,12 +1,12 @@
 // Sends a prompt as a request, in the sandbox or live, and shows the answer with the decision beside it.
 
 import { tryRequest } from "../api.js";
-import { Area, Badge, Empty, Failure, Field, Figure, Form, Here, Loaded, Section, Select, View } from "../lib.js";
+import { Area, Badge, Empty, Failure, Field, Figure, Form, Here, Section, Select, View } from "../lib.js";
 import { count, html, ms, setParams, to, useContext, useEffect, useRead, useRef, useState, usd } from "../lib.js";
 import { Button } from "./draft.js";
 import { Text, Why } from "./trace.js";
 
-const PLACES = [["sandbox", "Sandbox: canned answers, free of charge"], ["production", "Live: calls models, costs money"]];
+const PLACES = [["sandbox", "Sandbox: canned answers, free"], ["production", "Live: calls models, costs money"]];
 const GOALS = [["", "As the policy or default"], "cost", "quality", "stability"];
 const STRATEGIES = [GOALS[0], "balanced", "cost-optimized", "quality-first", "latency-optimized"];
 const OWNER = "default"; // the account of these requests
@@ -28,7 +28,7 @@ export function Try({ params }) {
     const show = (changes) => { state = { ...state, ...changes }; setTrial(state); };
     show({});
     try {
-      await tryRequest(request, (name, data) => show(changesOf(name, data, state)), running.current.signal);
+      await tryRequest(request, (name, data) => show(CHANGES[name]?.(data, state)), running.current.signal);
       if (isRunning(state)) show({ state: "Broken off" });
     } catch (error) {
       show(error.name === "AbortError" ? { state: "Stopped" } : { state: "Failed", error });
@@ -56,31 +56,30 @@ export function Try({ params }) {
       <${Field} label="May be answered from the cache" name="cache" type="checkbox" defaultChecked=${params.cache === "1"} />
       <p class="note">It is a request of the account ${OWNER}.</p><//>
       ${isRunning(trial) && html`<${Button} kind="danger" onClick=${() => running.current.abort()}>Stop<//>`}<//>
-    ${trial ? html`<${Answer} trial=${trial} />` : html`<${Section} title="Answer"><${Empty}>Nothing was sent so far.<//><//>`}
+    ${trial && html`<${Answer} trial=${trial} />`}
   </div><//>`;
 }
 
 const isRunning = (trial) => ["Waiting", "Streaming"].includes(trial?.state);
 
-/** What an event changes in a trial. */
-function changesOf(name, data, trial) {
-  switch (name) {
-    case "route.started": return { ...data, state: "Streaming" };
-    case "output.delta": return { text: trial.text + data.text };
-    case "reasoning.delta": return { reasoning: trial.reasoning + data.text };
-    case "route.fallback": return { fallbacks: [...trial.fallbacks, data], ...(data.restart && { text: "", reasoning: "" }) };
-    case "route.completed": return { ...data, state: "Done", text: data.output, result: data };
-    case "error": return { state: "Failed", error: data.error };
-    default: return {};
-  }
-}
-
+/** What events change in a trial. */
+const CHANGES = {
+  "route.started": (data) => ({ ...data, state: "Streaming" }),
+  "output.delta": (data, { text }) => ({ text: text + data.text }),
+  "reasoning.delta": (data, { reasoning }) => ({ reasoning: reasoning + data.text }),
+  "route.fallback": (data, { fallbacks }) => (
+    { fallbacks: [...fallbacks, data], ...(data.restart && { text: "", reasoning: "" }) }),
+  "route.completed": (data) => ({ ...data, state: "Done", text: data.output, result: data }),
+  error: ({ error }) => ({ state: "Failed", error }),
+};
 const KINDS = { Done: "good", Failed: "bad", "Broken off": "bad", Stopped: "warn" };
 
 function Answer({ trial: { environment, state, text, reasoning, fallbacks, trace_id, routing, result, error } }) {
   const id = trace_id ?? error?.trace_id;
   const query = { trace_id: id, account: OWNER, environment };
-  return html`<div><${Section} title="Answer" actions=${html`<span role="status"><${Badge} kind=${KINDS[state]}>${state}<//></span>
+  const trace = useRead("trace", query, { skip: !id || !(result || error) });
+  return html`<div><${Section} title="Answer" actions=${html`
+      <span role="status"><${Badge} kind=${KINDS[state]}>${state}<//></span>
       ${result?.cache_hit && html`<${Badge}>from the cache<//>`}
       ${id && html`<a href=${to(["traces", id], { account: OWNER, environment })}>Its trace</a>`}`}>
     ${error && html`<${Failure} error=${error} />`}
@@ -89,7 +88,8 @@ function Answer({ trial: { environment, state, text, reasoning, fallbacks, trace
     ${reasoning && html`<details><summary>Reasoning</summary><${Text} label="Reasoning">${reasoning}<//></details>`}
     <${Text} label="Answer">${text}<//><//>
     ${routing && html`<${Section} title="Decision"><dl class="figures">
-      <${Figure} name="Model" value=${routing.selected_model} note=${result?.fallback_model && `in place of ${result.primary_model}`} />
+      <${Figure} name="Model" value=${routing.selected_model}
+        note=${result?.fallback_model && `in place of ${result.primary_model}`} />
       <${Figure} name="Policy" value=${routing.policy_version} />
       ${result && html`<${Figure} name="Cost" value=${usd(routing.cost_usd)} />
         <${Figure} name="Latency" value=${ms(routing.latency_ms)} />
@@ -97,13 +97,6 @@ function Answer({ trial: { environment, state, text, reasoning, fallbacks, trace
           note=${routing.tokens.cached > 0 && `${count(routing.tokens.cached)} in the vendor's cache`} />
         <${Figure} name="Ended" value=${result.finish_reason ?? "–"} />`}
     </dl>
-    ${routing.fallback_chain.length > 0 && html`<p class="note">If it fails: ${routing.fallback_chain.join(", then ")}</p>`}
-    ${routing.ignored_params?.length > 0 && html`<p class="note">Ignored: ${routing.ignored_params.join(", ")}</p>`}<//>`}
-    ${(result || error) && id && html`<${Reasons} key=${id} query=${query} />`}</div>`;
-}
-
-function Reasons({ query }) {
-  const trace = useRead("trace", query);
-  return html`<${Section} title="Why this model">
-    <${Loaded} of=${trace}>${(data) => html`<${Why} trace=${data} query=${query} />`}<//><//>`;
+    ${routing.fallback_chain.length > 0 && html`<p class="note">If it fails: ${routing.fallback_chain.join(", then ")}</p>`}<//>`}
+    ${id && trace.data?.id === id && html`<${Section} title="Why this model"><${Why} trace=${trace.data} query=${query} /><//>`}</div>`;
 }
