@@ -77,7 +77,6 @@ function Details({ model, circuit }) {
     Abilities: abilitiesOf(model) || "text only",
     "Does not support": model.unsupported?.join(", "),
     Context: `${count(model.context_window)} tokens, ${count(model.max_output_tokens)} of output`,
-    "Its name at the provider": model.provider_model_id,
     "Time to the first token": model.ttft_s && ms(model.ttft_s * 1000),
     Speed: model.tokens_per_s && `${count(model.tokens_per_s)} tokens per second`,
     "Quality among all models, 0 to 1": model.quality,

@@ -140,11 +140,6 @@ const CIRCUITS = [
   column("Fault", (row) => row.fault || "opened by another process, or the key was refused"),
   numeric("Next try", (row) => `in ${ms(row.probe_in_s * 1000)}`),
 ];
-const PARTS = [
-  column("Part", (row) => row.part),
-  column("State", (row) => (row.failing ? html`<${Badge} kind="bad">failing<//>` : "works again")),
-  column("Since", (row) => html`<${Time} at=${row.at} />`), column("Last failure", (row) => row.text),
-];
 
 function Server({ status }) {
   const { limits, storage, traces } = status;
@@ -165,8 +160,7 @@ function Server({ status }) {
       <div><${Listed} title="Open circuits" columns=${CIRCUITS} rows=${status.circuits} /></div>
       <div><${Counts} title="Refusals since the start" name="Code" counts=${status.refusals} /></div>
       <div><${Counts} title="Webhook deliveries" name="State" unit="Attempts" counts=${status.deliveries} /></div>
-    </div>
-    <${Listed} title="Parts that failed" columns=${PARTS} rows=${status.faults} /><//>`;
+    </div><//>`;
 }
 
 const Problems = ({ problems }) => problems.length > 0 && html`<div class="failure" role="alert"><b>Problems</b>
