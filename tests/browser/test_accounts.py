@@ -15,6 +15,7 @@ from routewright.ui import create_ui
 from routewright.wire import RateLimits, TagLimit
 
 from .checks import axe, looks, no_sideways_scroll
+from .dialogs import dialog, leave, refuse, submit
 from .problems import Problems
 
 OpenUi = Callable[..., Page]
@@ -35,23 +36,6 @@ def router(console: Console) -> Router:
 @pytest.fixture
 def store(console: Console) -> BlockingConsole:
     return console.blocking
-
-
-def dialog(page: Page, button: str) -> Locator:
-    """Open the dialog of a button."""
-    page.get_by_role("button", name=button, exact=True).first.click()
-    return page.get_by_role("dialog")
-
-
-def submit(form: Locator) -> None:
-    form.locator("form button").first.click()
-
-
-def refuse(form: Locator, problems: Problems, words: str) -> None:
-    """Submit a form that the API refuses."""
-    with problems.expect("POST .*: 400$"):
-        submit(form)
-        expect(form.get_by_role("alert")).to_contain_text(words)
 
 
 def figure(page: Page, name: str) -> Locator:
@@ -76,10 +60,12 @@ def test_an_account_is_created_changed_and_credited(
     assert account.limits == RateLimits(concurrency=9_007_199_254_740_991)
     expect(figure(page, "Concurrent calls")).to_contain_text("9,007,199,254,740,991")
     expect(figure(page, "Requests per minute")).to_contain_text("600")
+    page.goto("#/webhooks?account=default")  # which offers the new account, too
+    expect(page.get_by_label("Account", exact=True).locator("option", has_text=STRANGE)).to_have_count(1)
+    page.go_back()
     page.clock.install()
     page.reload()  # the address holds the name
     expect(page.get_by_role("heading", level=1)).to_have_text(STRANGE)
-    expect(page.get_by_label("Account", exact=True).locator("option", has_text=STRANGE)).to_have_count(1)
 
     store.change_account(STRANGE, weekly_limit_usd=8)  # by somebody else, after the page was read
     form = dialog(page, "Change terms")
@@ -108,7 +94,7 @@ def test_an_account_is_created_changed_and_credited(
         form.get_by_label("Id").fill("inv-1")
         submit(form)
         expect(form.get_by_role("status")).to_contain_text(words)
-        page.keyboard.press("Escape")
+        leave(page)
     balance = store.standing(STRANGE).balance
     assert balance is not None
     assert balance.left_usd == 20.5
@@ -186,8 +172,7 @@ def test_a_key_is_shown_once_changed_and_revoked(
     assert key.scopes == ("route", "models:read", "policies:read", "traces:read", "analytics:read")
     assert (key.name, key.budget_usd, key.daily_limit_usd, key.monthly_limit_usd) == (HOSTILE, 100.0, 3.0, None)
     assert (key.limits, key.models, key.policies) == (RateLimits(requests_per_min=9), ("openai/gpt-4.1",), None)
-    page.keyboard.press("Escape")
-    expect(form).to_have_count(0)
+    leave(page)
     assert secret not in page.content()
     assert page.evaluate("JSON.stringify([localStorage, sessionStorage, location.href])").count(secret) == 0
 
@@ -206,7 +191,7 @@ def test_a_key_is_shown_once_changed_and_revoked(
     for scope in ("route", "agents", "models:read", "policies:read", "traces:read", "analytics:read"):
         form.get_by_label(scope).uncheck()
     refuse(form, problems, "scopes: is empty")  # which is not "all"
-    page.keyboard.press("Escape")
+    leave(page)
 
     row.get_by_role("button", name="Revoke").click()
     expect(form).to_contain_text("Traces of its calls in the last 24 hours, and of any later ones, are marked")
@@ -251,7 +236,7 @@ def test_operators_sign_in_with_keys_and_are_signed_out_by_revoking_them(
     submit(form)
     secret = form.locator("code").inner_text()
     assert store.keys("_system")[1].scopes == ("console:read",)
-    page.keyboard.press("Escape")
+    leave(page)
 
     reader = sign_in(secret)
     expect(reader.get_by_role("row", name=writing.key.id)).to_be_visible()
@@ -304,8 +289,7 @@ def test_accounts_are_filtered_paged_accessible_and_fit(open_ui: OpenUi, router:
     for button in ("Create a key", "Change terms", "Add credit", "Revoke"):
         expect(dialog(page, button).locator("form")).to_be_visible()
         axe(page)
-        page.keyboard.press("Escape")
-        expect(page.get_by_role("dialog")).to_have_count(0)
+        leave(page)
 
 
 @pytest.mark.usefixtures("crowd")
@@ -332,5 +316,6 @@ def test_the_keyboard_is_enough(open_ui: OpenUi, router: Router, console: Consol
     assert (store.account("acme").plan, store.account("acme").prepaid) == ("team", True)
     page.get_by_role("button", name="Add credit").focus()
     page.keyboard.press("Enter")
-    page.keyboard.press("Escape")
+    expect(page.get_by_label("Amount")).to_be_focused()
+    leave(page)
     expect(page.get_by_role("button", name="Add credit")).to_be_focused()

@@ -18,6 +18,7 @@ from routewright.webhook import verify_request
 from routewright.wire import WebhookAnswer
 
 from .checks import axe, looks, no_sideways_scroll
+from .dialogs import dialog, leave, refuse, submit
 from .problems import Problems
 
 OpenUi = Callable[..., Page]
@@ -93,15 +94,6 @@ def delivered(console: Console, store: BlockingConsole) -> dict[str, str]:
     return ids
 
 
-def ask(page: Page, row: Locator, button: str) -> Locator:
-    row.get_by_role("button", name=button, exact=True).click()
-    return page.get_by_role("dialog")
-
-
-def submit(form: Locator) -> None:
-    form.locator("form button").first.click()
-
-
 def states(store: BlockingConsole, **filters: Any) -> list[str]:
     return [delivery.state for delivery in store.deliveries("default", limit=100, **filters)]
 
@@ -118,20 +110,17 @@ def test_an_endpoint_is_created_tested_rotated_and_deleted(
     receiver = Receiver()
     url = f"{serve(receiver)}/in"
     page = open_ui(router, console, at="webhooks?account=acme&environment=sandbox")
-    form = ask(page, page.get_by_role("main"), "Create an endpoint")
+    form = dialog(page.get_by_role("main"), "Create an endpoint")
     form.get_by_label("URL").fill(url)
     for event in ("router.error_burst", "router.policy_changed", "agent.run_completed", "cache.evicted"):
         form.get_by_label(event).uncheck()
     form.get_by_label("Signature").select_option("standard")
-    with problems.expect("POST .*: 400$"):
-        submit(form)
-        expect(form.get_by_role("alert")).to_contain_text("url: has a host that is not public")
+    refuse(form, problems, "url: has a host that is not public")
     form.get_by_label("Allow the machine of this server").check()
     submit(form)
     expect(form.get_by_role("status")).to_contain_text(f"deliveries to {url}. It is not shown again.")
     first = form.locator("code").inner_text()
-    page.keyboard.press("Escape")
-    expect(form).to_have_count(0)
+    leave(page)
     (endpoint,) = store.endpoints("acme")
     assert (endpoint.url, endpoint.environment, endpoint.profile) == (url, "sandbox", "standard")
     assert [event.partition(".")[0] for event in endpoint.events] == ["router", "router", "billing", "incident"]
@@ -141,13 +130,13 @@ def test_an_endpoint_is_created_tested_rotated_and_deleted(
     send_samples(page, row)
     assert [verify_request(body, headers, first).type for headers, body in receiver.requests] == list(endpoint.events)
 
-    form = ask(page, row, "Rotate the secret")
+    form = dialog(row, "Rotate the secret")
     expect(form.get_by_label("The old secret signs")).to_have_value("86400")
     form.get_by_label("The old secret signs").select_option("1 hour")
     submit(form)
     expect(form.get_by_role("status")).to_contain_text("new signing secret")
     second = form.locator("code").inner_text()
-    page.keyboard.press("Escape")
+    leave(page)
     expect(row).to_contain_text("The old secret signs until")
     new, old = store.endpoints("acme")[0].secrets
     assert (new.expires_at, old.expires_at is None) == (None, False)
@@ -157,23 +146,23 @@ def test_an_endpoint_is_created_tested_rotated_and_deleted(
     for headers, body in receiver.requests:
         assert verify_request(body, headers, first) == verify_request(body, headers, second)
 
-    submit(ask(page, row, "Disable"))
+    submit(dialog(row, "Disable"))
     expect(row).to_contain_text("disabled")
     assert store.endpoints("acme")[0].disabled_at is not None
-    submit(ask(page, row, "Enable"))
+    submit(dialog(row, "Enable"))
     expect(row).to_contain_text("enabled")
     assert store.endpoints("acme")[0].disabled_at is None
-    submit(ask(page, row, "Delete"))
+    submit(dialog(row, "Delete"))
     expect(page.get_by_text("No endpoints.")).to_be_visible()
     assert store.endpoints("acme") == []
 
 
 def send_samples(page: Page, row: Locator) -> None:
-    form = ask(page, row, "Test")
+    form = dialog(row, "Test")
     form.get_by_label("Allow the machine of this server").check()
     submit(form)
     expect(form.get_by_role("definition")).to_contain_text(["202, "] * 4)
-    page.keyboard.press("Escape")
+    leave(page)
 
 
 def test_deliveries_are_filtered_paged_and_replayed(
@@ -202,11 +191,11 @@ def test_deliveries_are_filtered_paged_and_replayed(
     page.go_forward()
     expect(rows.first).to_contain_text("1: 410")
 
-    submit(ask(page, rows.first, "Replay"))
+    submit(dialog(rows.first, "Replay"))
     expect(rows).to_have_count(EVENTS - 1)
     assert states(store, endpoint_id=delivered["gone"]).count("waiting") == 1
     row = page.get_by_role("region", name="Endpoints").get_by_role("row", name=delivered["gone"])
-    submit(ask(page, row, "Replay failed"))
+    submit(dialog(row, "Replay failed"))
     expect(row.get_by_role("status")).to_have_text(f"Deliveries restarted: {EVENTS}")
     assert set(states(store, endpoint_id=delivered["gone"])) == {"waiting"}
     assert set(states(store, endpoint_id=delivered["ok"])) == {"delivered"}
@@ -231,8 +220,7 @@ def test_webhooks_are_accessible_and_fit(
         page.get_by_role("button", name=button, exact=True).first.click()
         expect(page.get_by_role("dialog").locator("form")).to_be_visible()
         axe(page)
-        page.keyboard.press("Escape")
-        expect(page.get_by_role("dialog")).to_have_count(0)
+        leave(page)
 
 
 @pytest.mark.usefixtures("delivered")
