@@ -119,6 +119,7 @@ def test_a_draft_is_simulated(open_ui: OpenUi, router: Router, policies: Blockin
     policies.draft(CHEAP)
     page = open_ui(router, at="policies/desk")
     page.get_by_role("link", name="Simulate").click()
+    expect(page.locator("nav.tabs [aria-current]")).to_have_text("Simulate")
     page.get_by_role("button", name="Simulate").click()
     report = page.locator("section").filter(has=page.get_by_role("heading", name="desk, draft"))
     expect(report.get_by_text("100 % (91.2 % to 100 %)")).to_be_visible()

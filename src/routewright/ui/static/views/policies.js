@@ -60,7 +60,7 @@ function Policy({ name, params }) {
     const parts = { state, versions: known, params, act: actOn(state.record), reload };
     return html`<${Summary} state=${state} />${outcome}<${Actions} ...${parts} />
       <nav class="tabs" aria-label="Parts of the policy">${Object.entries(TABS).map(([key, title]) => html`<a
-        href=${to(["policies", name], { tab: key })} aria-current=${key === tab && "page"}>${title}</a>`)}</nav>
+        href=${to(["policies", name], { tab: key })} aria-current=${key === tab ? "page" : undefined}>${title}</a>`)}</nav>
       <${{ draft: Draft, simulate: Simulation, versions: Versions, compare: Comparison }[tab]} ...${parts} />`;
   };
   return html`<${View} title=${name}><${Loaded} of=${states}>${(all) => html`<${Loaded} of=${versions}>${(known) => {
