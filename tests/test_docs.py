@@ -18,11 +18,12 @@ from routewright import Budget, ExecutionLimits, Fallback, Limits, Message, Para
 from routewright._setup.config import ModelEntry
 from routewright.wire import CacheOpts, Candidate, DecisionInput, PushedEvent, Reason, Rejection, Routing, Scope
 from routewright.wire.docstrings import field_docs
+from tests.browser.screenshots import SHOTS
 from tests.tables import table
 
 PAGES = [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in pages()]
 
-_LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?!https?://|mailto:)([^)\s]*)\)")
+_LINK = re.compile(r"\[[^\]]*\]\((?!https?://|mailto:)([^)\s]*)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)")
@@ -86,6 +87,18 @@ def test_the_classes_for_own_storages_exist() -> None:
     classes = {name for text in source for name in re.findall(r"^class (\w+)", text, re.MULTILINE)}
     prose = re.sub("^```.*?^```", "", (ROOT / "docs/how-to/own-storage.md").read_text("utf-8"), flags=re.M | re.S)
     assert set(re.findall("`([A-Z][A-Za-z]+)", prose)) <= classes
+
+
+def test_every_picture_is_on_a_page_with_a_text_and_small() -> None:
+    images = {file.name: file.stat().st_size for file in (ROOT / "docs/images").iterdir()}
+    used = {
+        name: text
+        for page in pages()
+        for text, name in re.findall(r"!\[([^\]]*)\]\((?:\.\./)?images/([^)]+)\)", page.read_text("utf-8"))
+    }
+    assert used.keys() == images.keys() == {f"{name}.png" for name in SHOTS}, "run python -m tests.browser.screenshots"
+    assert all(used.values())
+    assert max(images.values()) <= 120_000
 
 
 def test_the_index_links_to_every_page() -> None:

@@ -20,7 +20,6 @@ from .chromium import launch, loop_shown
 from .store import NOW, plain
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
-MOST_BYTES = 120_000
 COLOURS = 256
 PIXELS = """async png => {
     const bytes = Uint8Array.from(atob(png), character => character.charCodeAt(0))
@@ -57,8 +56,8 @@ SHOTS = {
     "overview": Shot("overview"),
     "overview-dark": Shot("overview?account=default", scheme="dark"),
     "overview-narrow": Shot("overview", 360, 740),
-    "traces": Shot("traces"),
-    "trace": Shot("traces/{rescued}?span=5", height=1100),
+    "traces": Shot("traces?account=default"),
+    "trace": Shot("traces/{rescued}?span=5&account=default", height=1100),
     "simulation": Shot("policies/desk?tab=simulate&since=7d"),
     "account": Shot("accounts/acme"),
     "try": Shot("try", act=try_it),

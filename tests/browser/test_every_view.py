@@ -68,9 +68,9 @@ TEXTS_OF = "elements => [...elements].map(element => element.cloneNode(false).ou
 def addresses_of(store: Store, kind: str) -> dict[str, bool]:
     """The views of a store, with those of what is in it, and whether they are to be checked in each look."""
     own = {"plain": PLAIN, "hostile": HOSTILE, "empty": []}[kind]
-    owner = f"&account={quote(MALLORY, safe='')}" if kind == "hostile" else ""
+    account = quote(MALLORY if kind == "hostile" else "default", safe="")
     traces = {
-        f"traces/{id}?span={number % 8 + 1}{owner}": name in LOOKED_AT
+        f"traces/{id}?span={number % 8 + 1}&account={account}": name in LOOKED_AT
         for number, (name, id) in enumerate(store.traces.items())
     }
     return {**dict.fromkeys([*VIEWS, *own], True), **traces}
@@ -188,10 +188,18 @@ def test_dialogs_hold_the_focus_and_give_it_back(open_ui: OpenUi) -> None:
     expect(link).to_be_focused()
 
 
+def test_the_address_of_a_trace_names_its_account(open_ui: OpenUi) -> None:
+    page, _ = open_store(open_ui, "plain", at="traces")
+    page.get_by_role("grid").get_by_role("link").first.press("Enter")
+    expect(page).to_have_url(re.compile(r"#/traces/tr_\w+\?account=acme$"))  # whichever has most requests then
+    page.go_back()
+    expect(page).to_have_url(re.compile("#/traces$"))
+
+
 def test_times_are_in_the_zone_of_the_viewer_with_utc_beside(open_ui: OpenUi) -> None:
     page, store = open_store(open_ui, "plain", timezone_id="Asia/Kolkata")
     for address in ("traces", f"traces/{store.traces['answered']}"):
-        visit(page, address)
+        visit(page, f"{address}?account=default")
         time = page.locator("time[title^='2026-11-22 11:00:0']").first
         expect(time).to_have_text(re.compile("^22 Nov 2026, 16:30:0"))
         expect(time).to_have_attribute("title", re.compile(" UTC$"))
