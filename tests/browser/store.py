@@ -216,6 +216,8 @@ async def _hostile() -> Store:
             "account": MALLORY,
             "environment": "production",
             "created_at": created_at,
+            "kind": "agent" if name == "markup" else "route",
+            "status": "failed" if index % 3 else "completed",
         }
         trace = {
             **plain_of(type_info(Trace), text),

@@ -43,6 +43,15 @@ INJECTED = """() => [...document.querySelectorAll("*")].filter(element =>
     || element.getAttributeNames().some(name => name.startsWith("on"))
     || /^\\s*(javascript|data|vbscript):/i.test(element.getAttribute("href") || "")
 ).map(element => element.cloneNode(false).outerHTML)"""
+GLUED = """() => [...document.querySelectorAll("main :is(a, b, code, time)")].flatMap(element => {
+    const isGlued = (left, right) => /[\\w,;:.]$/.test(left) && /^\\w/.test(right)
+    const {previousSibling: before, nextSibling: after, textContent: text} = element
+    return [
+        before?.nodeType === Node.TEXT_NODE && isGlued(before.data, text) ? [before.data + text] : [],
+        after?.nodeType === Node.TEXT_NODE && isGlued(text, after.data) ? [text + after.data] : [],
+    ].flat()
+})"""
+"""Words without a blank between them, as templates drop those at the end of a line."""
 STATE = """() => JSON.stringify([
     location.hash, document.title, document.querySelector("main").innerText.replace(/[0-9]+/g, "0"),
     [...document.querySelectorAll("main input, select, main textarea")].map(field => field.value),
@@ -120,6 +129,7 @@ def test_every_view_is_accessible_and_fits(
         visit(page, address)
         assert page.locator("h1").count() == 1, address
         assert page.evaluate(INJECTED) == [], address
+        assert kind == "hostile" or page.evaluate(GLUED) == [], address
         text = page.locator("main").inner_text()
         assert "undefined" not in text, address
         assert "NaN" not in text, address

@@ -50,10 +50,10 @@ function LatencyChart({ days, times, model = "" }) {
       onChange=${(event) => setParams({ latency_of: event.target.value })} /><//>`;
 }
 
-const NoCalls = ({ environment }) => html`<${Empty}>No calls in this time${environment === "production" && html`;
-  <a href=${to("overview", { environment: "sandbox" })}>the sandbox</a> is counted by itself`}.
-  To record one: <code>routewright route --sandbox --store traces.db "Hello"</code>, or start
-  <code>routewright serve --store traces.db</code> and send it requests.<//>`;
+const NoCalls = ({ environment }) => html`<${Empty}>No calls in this time${environment === "production" && html`; <a
+  href=${to("overview", { environment: "sandbox" })}>the sandbox</a> is counted by itself`}. To record
+  one: <code>routewright route --sandbox --store traces.db "Hello"</code>, or
+  start <code>routewright serve --store traces.db</code> and send it requests.<//>`;
 
 function Figures({ rows, since, latency, fallback, cache }) {
   const total = (field) => sum(rows.map((row) => row[field]));
