@@ -102,6 +102,8 @@ def test_an_account_is_created_changed_and_credited(
     page.get_by_role("link", name="All accounts").click()
     page.get_by_role("link", name=STRANGE).click()
     expect(page.get_by_role("heading", level=1)).to_have_text(STRANGE)
+    page.get_by_role("main").get_by_role("link", name="Webhooks").click()
+    expect(page.get_by_label("Account", exact=True)).to_have_value(STRANGE)
 
 
 def test_credit_sent_again_after_a_lost_answer_counts_once(
