@@ -82,6 +82,13 @@ async def test_only_the_fallback_that_served_is_shown_as_used() -> None:
     assert found == [("good/one", "spare/two", False), ("spare/two", "third/three", True)]
 
 
+async def test_a_fallback_that_served_after_a_retry_is_shown_as_used() -> None:
+    call = await call_of(House([said(ProviderFault("auth"))], [said(ProviderFault("server")), ANSWER]))
+    spans = call.trace.spans
+    assert [span.used for span in spans if isinstance(span, FallbackSpan)] == [True]
+    assert len([span for span in spans if isinstance(span, ModelSpan)]) == 3
+
+
 @both_ways
 @pytest.mark.parametrize("text", [[Delta("half an answer")], []])
 async def test_a_call_left_early_is_charged_only_if_content_was_delivered(text: list[Line], ask: Ask) -> None:

@@ -530,9 +530,8 @@ class Call(_Rare, Struct, dict=True, eq=False):
             | attempt.probe * Flag.PROBE,
         )
         if from_model is not None:
-            line.instead = MoveLine(
-                from_model, _reason_after(before), attempt is self.served, _fault_of(attempt, before)
-            )
+            used = self.served is not None and self.served.leg is attempt.leg  # perhaps after a retry
+            line.instead = MoveLine(from_model, _reason_after(before), used, _fault_of(attempt, before))
         if usage is not None and usage.cached:
             line.saved_nanos = saved_nanos(attempt.prices, usage)
         if attempt.hits:
