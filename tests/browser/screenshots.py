@@ -67,7 +67,7 @@ SHOTS = {
 def shoot(browser: Browser, folder: Path) -> None:
     """Write all pictures to a folder."""
     store = plain()
-    ui = create_ui(store.router(), store.console(), link_token="once", owner=Operator(name="ada", writes=True))
+    ui = create_ui(store.router, store.console, link_token="once", owner=Operator(name="ada", writes=True))
     with served(ui) as url, loop_shown(browser):
         context = browser.new_context(base_url=f"{url}/", timezone_id="Europe/Berlin", reduced_motion="reduce")
         page = context.new_page()
@@ -87,14 +87,21 @@ def shoot(browser: Browser, folder: Path) -> None:
 
 
 def packed(page: Page, shot: Shot) -> bytes:
-    """A picture of the page as a PNG with a palette. Colours beyond that, which are used least, become the nearest."""
+    """A picture of the page as a PNG with a palette. Colours that are not in it become the nearest one."""
     png = b64encode(page.screenshot()).decode()
     pixels = np.frombuffer(b64decode(page.evaluate(PIXELS, png)), np.uint8).reshape(-1, 4)[:, :3].astype(np.int32)
     codes, places, counts = np.unique(pixels @ (1 << 16, 1 << 8, 1), return_inverse=True, return_counts=True)
     colours = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], axis=1)
-    palette = colours[np.argsort(-counts)[:COLOURS]]
-    nearest = ((colours[:, None] - palette) ** 2).sum(axis=2).argmin(axis=1)
-    rows = nearest[places].astype(np.uint8).reshape(shot.height, shot.width)
+    chosen = [int(counts.argmax())]
+    nearest = np.zeros(len(colours), np.uint8)
+    distance = ((colours - colours[chosen[0]]) ** 2).sum(axis=1)
+    while len(chosen) < COLOURS and distance.any():
+        chosen.append(int((distance * np.sqrt(counts)).argmax()))  # rare ones too, if nothing is like them
+        other = ((colours - colours[chosen[-1]]) ** 2).sum(axis=1)
+        nearest = np.where(other < distance, len(chosen) - 1, nearest)
+        distance = np.minimum(distance, other)
+    palette = colours[chosen]
+    rows = nearest.astype(np.uint8)[places].reshape(shot.height, shot.width)
     lines = np.pad(rows, ((0, 0), (1, 0)))  # each begins with its filter, which is none
     header = struct.pack(">IIBBBBB", shot.width, shot.height, 8, 3, 0, 0, 0)
     chunks = [

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import anyio
 from msgspec import convert
@@ -84,23 +84,23 @@ ANSWER = (
 )
 
 
-class Store(NamedTuple):
-    """A storage, and the ids of traces by what they show."""
+class Store:
+    """A storage, and who serves it from ``NOW`` on."""
 
-    storage: MemoryStorage
-    cache: MemoryCache
-    traces: Mapping[str, str] = {}
-
-    def router(self) -> Router:
-        """A Router that serves the store from ``NOW`` on."""
+    def __init__(self, storage: MemoryStorage | None = None, cache: MemoryCache | None = None) -> None:
+        self.storage = storage or MemoryStorage()
+        self.cache = cache or MemoryCache()
+        self.traces: dict[str, str] = {}
+        """Ids by what the traces show."""
         clock = LaterClock()
-        settings = Settings(clock=clock, rng=random.Random(3), webhooks=WebhookSettings(deliver=False))
-        vendors = Vendors(clock, pace=0.0)
-        return Router(providers=vendors.providers(), storage=self.storage, cache=self.cache, settings=settings)
-
-    def console(self) -> Console:
-        """A Console that goes with it."""
-        return Console(self.storage, clock=LaterClock())
+        self.vendors = Vendors(clock, pace=0.0)
+        self.console = Console(self.storage, clock=clock)
+        self.router = Router(
+            providers=self.vendors.providers(),
+            storage=self.storage,
+            cache=self.cache,
+            settings=Settings(clock=clock, rng=random.Random(3), webhooks=WebhookSettings(deliver=False)),
+        )
 
 
 class LaterClock(SystemClock):
@@ -168,13 +168,17 @@ class Receivers:
 
 def empty() -> Store:
     """Of somebody who has just begun."""
-    return Store(MemoryStorage(), MemoryCache())
+    return Store()
 
 
 @cache
 def plain() -> Store:
-    """Of a small company, with two weeks of calls."""
-    return anyio.run(Company(FakeClock(NOW - DAYS * DAY_S)).build)
+    """Of a small company, with two weeks of calls. By now a vendor refuses its key."""
+    store = anyio.run(Company(FakeClock(NOW - DAYS * DAY_S)).build)
+    store.vendors.faults[BROKEN] = ProviderFault("auth", status=401)
+    store.router.blocking.route("Hello", prefer=[BROKEN])
+    store.router.blocking.flush()
+    return store
 
 
 @cache
@@ -185,10 +189,9 @@ def hostile() -> Store:
 
 async def _hostile() -> Store:
     clock = FakeClock(NOW - 3600)
-    store = Store(MemoryStorage(), MemoryCache(clock=clock), {})
+    store = Store()
     console = Console(store.storage, clock=clock)
     traces = TraceStore(store.storage, rollup_keys=("team", "__proto__"), clock=clock)
-    ids = {}
     await console.create_account(MALLORY, plan="pro", monthly_limit_usd=3)
     for index, (name, text) in enumerate(TEXTS.items()):
         await clock.advance(60)
@@ -209,10 +212,10 @@ async def _hostile() -> Store:
         await store.storage.apply(SYSTEM_ACCOUNT, [PutIncident(incident)])
         endpoint = (await console.create_endpoint(MALLORY, f"https://a.example/{index}")).endpoint
         await store.storage.apply(MALLORY, [PutEndpoint(replace(endpoint, url=text), at=clock.time())])
-        ids[name] = f"tr_{index}"
+        store.traces[name] = f"tr_{index}"
         created_at = f"2026-11-22T11:{index:02}:00.000Z"
         fixed: dict[str, Any] = {
-            "id": ids[name],
+            "id": store.traces[name],
             "account": MALLORY,
             "environment": "production",
             "created_at": created_at,
@@ -227,8 +230,8 @@ async def _hostile() -> Store:
         }
         spans = [{**span, "id": number + 1, "parent_id": None} for number, span in enumerate(trace["spans"])]
         await traces.record(convert({**trace, "spans": spans}, Trace))
-        await traces.feedback(ids[name], 0.5, text, account=MALLORY)
-    return store._replace(traces=ids)
+        await traces.feedback(store.traces[name], 0.5, text, account=MALLORY)
+    return store
 
 
 STORES: Mapping[str, Callable[[], Store]] = {"plain": plain, "hostile": hostile, "empty": empty}
@@ -284,11 +287,11 @@ class Company:
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
-        self._store = Store(MemoryStorage(), MemoryCache(clock=clock), {})
+        self._store = Store(cache=MemoryCache(clock=clock))
         self._console = Console(self._store.storage, clock=clock)
         self._vendors = Vendors(clock)
         self._random = random.Random(2)
-        self._traces: dict[str, str] = {}
+        self._traces = self._store.traces
         self._keys: dict[str, str] = {}
 
     async def build(self) -> Store:
@@ -301,7 +304,7 @@ class Company:
         async with self._router(Capture()) as router:
             await self._show(router)
             await self._until(NOW)
-        return self._store._replace(traces=self._traces)
+        return self._store
 
     def _router(self, capture: Capture | None = None) -> Router:
         settings = Settings(

@@ -91,7 +91,7 @@ def addresses_of(store: Store, kind: str) -> dict[str, bool]:
 def open_store(open_ui: OpenUi, kind: str, at: str = "", **options: Any) -> tuple[Page, Store]:
     with loop_hidden():
         store = STORES[kind]()
-    page = open_ui(store.router(), store.console(), at, **options)
+    page = open_ui(store.router, store.console, at, **options)
     page.clock.set_fixed_time(NOW)
     return page, store
 
