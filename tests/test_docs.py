@@ -18,7 +18,7 @@ from routewright import Budget, ExecutionLimits, Fallback, Limits, Message, Para
 from routewright._setup.config import ModelEntry
 from routewright.wire import CacheOpts, Candidate, DecisionInput, PushedEvent, Reason, Rejection, Routing, Scope
 from routewright.wire.docstrings import field_docs
-from tests.browser.screenshots import SHOTS
+from tests.browser.screenshots import MOST_BYTES, SHOTS
 from tests.tables import table
 
 PAGES = [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in pages()]
@@ -98,7 +98,7 @@ def test_every_picture_is_on_a_page_with_a_text_and_small() -> None:
     }
     assert used.keys() == images.keys() == {f"{name}.png" for name in SHOTS}, "run python -m tests.browser.screenshots"
     assert all(used.values())
-    assert max(images.values()) <= 120_000
+    assert max(images.values()) <= MOST_BYTES
 
 
 def test_the_index_links_to_every_page() -> None:

@@ -20,6 +20,7 @@ from .chromium import launch, loop_shown
 from .store import NOW, plain
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
+MOST_BYTES = 120_000
 COLOURS = 256
 PIXELS = """async png => {
     const bytes = Uint8Array.from(atob(png), character => character.charCodeAt(0))
@@ -66,7 +67,7 @@ SHOTS = {
 
 def shoot(browser: Browser, folder: Path) -> None:
     """Write all pictures to a folder."""
-    store = plain()
+    store = plain.__wrapped__()  # its own, since a request is sent
     ui = create_ui(store.router, store.console, link_token="once", owner=Operator(name="ada", writes=True))
     with served(ui) as url, loop_shown(browser):
         context = browser.new_context(base_url=f"{url}/", timezone_id="Europe/Berlin", reduced_motion="reduce")

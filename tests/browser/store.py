@@ -39,6 +39,7 @@ from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line
 from routewright.wire import (
     SYSTEM_ACCOUNT,
+    Availability,
     Caller,
     Delta,
     Finish,
@@ -51,6 +52,8 @@ from routewright.wire import (
     PolicyGuardrail,
     PolicyMatch,
     PolicyWeights,
+    PriceChange,
+    Pricing,
     PutEndpoint,
     PutIncident,
     RateLimits,
@@ -87,8 +90,8 @@ ANSWER = (
 class Store:
     """A storage, and who serves it from ``NOW`` on."""
 
-    def __init__(self, storage: MemoryStorage | None = None, cache: MemoryCache | None = None) -> None:
-        self.storage = storage or MemoryStorage()
+    def __init__(self, cache: MemoryCache | None = None, models: Sequence[Model] = ()) -> None:
+        self.storage = MemoryStorage()
         self.cache = cache or MemoryCache()
         self.traces: dict[str, str] = {}
         """Ids by what the traces show."""
@@ -96,7 +99,7 @@ class Store:
         self.vendors = Vendors(clock, pace=0.0)
         self.console = Console(self.storage, clock=clock)
         self.router = Router(
-            providers=self.vendors.providers(),
+            providers=[*self.vendors.providers(), ScriptedProvider([], name="mallory", models=models)],
             storage=self.storage,
             cache=self.cache,
             settings=Settings(clock=clock, rng=random.Random(3), webhooks=WebhookSettings(deliver=False)),
@@ -189,13 +192,13 @@ def hostile() -> Store:
 
 async def _hostile() -> Store:
     clock = FakeClock(NOW - 3600)
-    store = Store()
+    store = Store(models=[model_of(text) for text in TEXTS.values()])
     console = Console(store.storage, clock=clock)
     traces = TraceStore(store.storage, rollup_keys=("team", "__proto__"), clock=clock)
     await console.create_account(MALLORY, plan="pro", monthly_limit_usd=3)
     for index, (name, text) in enumerate(TEXTS.items()):
         await clock.advance(60)
-        line = "".join(character if character.isprintable() else " " for character in text)[:90]
+        line = printable(text)
         with suppress(ValidationFailed):  # not each is the name of an account
             await console.create_account(line, plan="free", daily_limit_usd=1)
         await console.create_key(MALLORY, name=line, budget_usd=1)
@@ -251,6 +254,22 @@ TEXTS = {
     "path": "../../a?b=c#d%2F%",
 }
 """Texts that are no names."""
+
+
+def printable(text: str) -> str:
+    """What names can hold of a text."""
+    return "".join(character if character.isprintable() else " " for character in text)[:90]
+
+
+def model_of(text: str) -> Model:
+    """A model that is described by a text, which is its name as far as a name can be it."""
+    line = printable(text)
+    prices = Pricing(1.0, 2.0)
+    return Model(
+        id=f"mallory/{line.replace(' ', '')}", provider_model_id=line, display_name=line, quality=0.5, tags=(line,),
+        pricing_per_1m=prices, availability=Availability(regions=(line,)),
+        price_changes=(PriceChange("2027-01-01", prices),),
+    )  # fmt: skip
 
 
 def of_text(text: str) -> PolicyClass:

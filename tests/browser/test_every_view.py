@@ -9,13 +9,14 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 import routewright.ui
 
 from .checks import EXTREME_WIDTHS, SCHEMES, VIEW_SIZES, axe, fits, next_frame
 from .chromium import loop_hidden
 from .problems import Problems
+from .screenshots import MOST_BYTES, SHOTS, shoot
 from .store import MALLORY, NOW, STORES, TEXTS, Store
 
 OpenUi = Callable[..., Page]
@@ -32,9 +33,8 @@ PLAIN = [
 ]  # fmt: skip
 HOSTILE = [
     *(f"{view}?account={quote(MALLORY, safe='')}" for view in ("overview", "traces", "webhooks", "cache")),
-    "accounts",
-    "policies",
-    "try",
+    *("accounts", "policies", "try", "models?provider=mallory"),
+    f"models/mallory/{quote(''.join(TEXTS['markup'].split()), safe='')}?provider=mallory",
     *(f"accounts/{quote(name, safe='')}" for name in (MALLORY, "__proto__", TEXTS["path"])),
     *(f"policies/0{quote(TEXTS['markup'], safe='')}?tab={tab}" for tab in ("draft", "versions", "simulate", "compare")),
 ]
@@ -216,6 +216,15 @@ def test_times_are_in_the_zone_of_the_viewer_with_utc_beside(open_ui: OpenUi) ->
         time = page.locator("time[title^='2026-11-22 11:00:0']").first
         expect(time).to_have_text(re.compile("^22 Nov 2026, 16:30:0"))
         expect(time).to_have_attribute("title", re.compile(" UTC$"))
+
+
+@pytest.mark.full
+def test_the_pictures_of_the_docs_can_be_taken(browser: Browser, tmp_path: Path) -> None:
+    with loop_hidden():
+        shoot(browser, tmp_path)
+    sizes = {file.stem: file.stat().st_size for file in tmp_path.iterdir()}
+    assert sizes.keys() == SHOTS.keys()
+    assert max(sizes.values()) <= MOST_BYTES
 
 
 def test_nothing_moves() -> None:

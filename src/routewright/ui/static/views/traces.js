@@ -51,7 +51,8 @@ const COLUMNS = [
   ["Tokens", "tokens number", ({ tokens }) => `${count(tokens.input)} + ${count(tokens.output)}`],
   ["Flags", "flags", (trace, tab) => FLAGS.filter(([name, value]) => trace[name] === value).map(([name, value, text]) =>
     html`<${Value} name=${name} value=${value} text=${text} tab=${tab} />`)],
-  ["Error", "error", ({ error }, tab) => error && html`<${Value} name="error" value=${error} kind="bad" tab=${tab} />`],
+  ["Error", "error", ({ error }, tab) => error && html`<${Value} name="error" value=${error}
+    text=${error.replace(/^router\./, "")} kind="bad" tab=${tab} />`],
   ["Metadata", "metadata", (trace, tab) => Object.entries(trace.metadata).slice(0, 4).map(([name, value]) => {
     const text = `${name}=${typeof value === "object" ? JSON.stringify(value) : value}`;
     return html`<${Value} name="metadata.${name}" value=${value} text=${text} tab=${tab} />`;
