@@ -76,7 +76,7 @@ def shown(filled: Filled) -> Iterator[Shown]:
 def test_lists(shown: Shown, effort: Effort, report: Report, name: str) -> None:
     question = Question(f"{name}, of {shown.filled.traces:,} traces", "300")
     arguments = f'{{"account":"default","environment":"production","filter":"{FILTERS[name]}","limit":100}}'
-    fetched = [shown.page.evaluate(FETCH, f"api/traces?{arguments}") for _ in range(effort.width(TIMES))]
+    fetched = [shown.page.evaluate(FETCH, f"api/traces.query?{arguments}") for _ in range(effort.width(TIMES))]
     report.add(question, "floor", Figure("ms", median(fetched)))
     addresses = (f"#/traces?filter={FILTERS[name]}&since={since}" for since in shown.since)
     times = [
@@ -88,7 +88,7 @@ def test_lists(shown: Shown, effort: Effort, report: Report, name: str) -> None:
 def test_one_trace(shown: Shown, effort: Effort, report: Report) -> None:
     question = Question(f"one trace, of {shown.filled.traces:,}", "300")
     ids = [trace_id(number) for number in range(effort.width(TIMES))]
-    fetched = [shown.page.evaluate(FETCH, f'api/trace?{{"trace_id":"{id}"}}') for id in ids]
+    fetched = [shown.page.evaluate(FETCH, f'api/traces.get?{{"trace_id":"{id}"}}') for id in ids]
     report.add(question, "floor", Figure("ms", median(fetched)))
     times = [shown.page.evaluate(SHOW, [f"#/traces/{id}", "[role=treegrid]"]) for id in ids]
     report.add(question, "routewright", Figure("ms", median(times)))

@@ -28,12 +28,12 @@ def store(tmp_path: Path) -> Path:
 
 def test_the_link_signs_the_owner_in_once_until_ctrl_c(store: Path) -> None:
     command = Command(store.parent)
-    assert command.ask("GET", "/api/accounts")[0] == 401
+    assert command.ask("GET", "/api/console.accounts")[0] == 401
     session = command.sign_in()
     assert session["writes"] is True
     assert session["operator"]
-    assert [account["name"] for account in command.ask("GET", "/api/accounts")[1]] == ["acme"]
-    assert command.ask("POST", "/api/account-create", {"name": "globex"})[0] == 200
+    assert [account["name"] for account in command.ask("GET", "/api/console.accounts")[1]] == ["acme"]
+    assert command.ask("POST", "/api/console.create_account", {"name": "globex"})[0] == 200
     assert command.ask("POST", "/session", {"link": command.token})[0] == 401
     request = {"messages": [{"role": "user", "content": "Hello"}]}
     assert "event: route.completed" in command.ask("POST", "/api/try", {**request, "environment": "sandbox"})[1]
@@ -54,18 +54,18 @@ def test_the_link_signs_the_owner_in_once_until_ctrl_c(store: Path) -> None:
         assert later.ask("GET", "/session")[0] == 401
         assert later.ask("POST", "/session", {"link": command.token})[0] == 401
         assert later.sign_in()["writes"] is False
-        assert later.ask("POST", "/api/account-create", {"name": "initech"})[0] == 403
+        assert later.ask("POST", "/api/console.create_account", {"name": "initech"})[0] == 403
         assert not opened.exists()
 
 
 def test_a_database_is_shown_like_a_file(postgres: str, tmp_path: Path) -> None:
     with running(tmp_path, "--store", postgres) as command:  # without the root secret, which only keys need
         command.sign_in()
-        assert command.ask("POST", "/api/account-create", {"name": "acme"})[0] == 200
-        assert [account["name"] for account in command.ask("GET", "/api/accounts")[1]] == ["acme"]
-        status, answer = command.ask("POST", "/api/key-create", {"account": "acme", "name": "website"})
+        assert command.ask("POST", "/api/console.create_account", {"name": "acme"})[0] == 200
+        assert [account["name"] for account in command.ask("GET", "/api/console.accounts")[1]] == ["acme"]
+        status, answer = command.ask("POST", "/api/console.create_key", {"account": "acme", "name": "website"})
         assert (status, "sk_" in str(answer)) == (500, False)
-        assert command.ask("GET", '/api/usage?{"group_by":"account"}'.replace('"', "%22"))[0] == 200
+        assert command.ask("GET", '/api/traces.usage?{"group_by":"account"}'.replace('"', "%22"))[0] == 200
 
 
 def test_only_this_machine_and_the_browser_of_the_owner_get_the_link(store: Path) -> None:
@@ -101,9 +101,9 @@ def test_files_of_policies_models_and_answers_are_used(store: Path) -> None:
         request = {"messages": [{"role": "user", "content": "Hello"}], "policy_id": "desk"}
         assert "desk@" in str(command.ask("POST", "/api/try", {**request, "environment": "sandbox"})[1])
         draft = {"policy": {"name": "own", "models": ["vllm/own"]}}
-        assert command.ask("POST", "/api/policy-draft", draft)[0] == 200
-        assert command.ask("POST", "/api/policy-check", {"name": "own"})[0] == 200
-        assert command.ask("POST", "/api/policy-publish", {"name": "own"})[0] == 200
+        assert command.ask("POST", "/api/policies.draft", draft)[0] == 200
+        assert command.ask("POST", "/api/policies.check", {"name": "own"})[0] == 200
+        assert command.ask("POST", "/api/policies.publish", {"name": "own"})[0] == 200
     assert main(["ui", "--store", str(store), "--cache", str(folder / "none.db")]) == 2
     assert main(["ui", "--store", str(store), "--policies", str(folder / "none.toml")]) == 2
 

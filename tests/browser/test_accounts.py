@@ -70,7 +70,7 @@ def test_an_account_is_created_changed_and_credited(
     form = dialog(page, "Change terms")
     form.get_by_label("Daily limit").fill("1,000")
     form.get_by_label("Prepaid").check()
-    with page.expect_response("**/api/standing?*"):  # which leaves the form as it is
+    with page.expect_response("**/api/console.standing?*"):  # which leaves the form as it is
         page.clock.run_for(20_000)
     refuse(form, problems, "daily_limit_usd: is '1,000'; take a number from 0 to 1000000000")
     assert store.account(STRANGE).daily_limit_usd is None
@@ -113,10 +113,10 @@ def test_credit_sent_again_after_a_lost_answer_counts_once(
     page = open_ui(router, console, at="accounts/acme")
     form = dialog(page, "Add credit")
     form.get_by_label("Amount").fill("5")
-    page.route("**/api/account-credit", lambda route: (route.fetch(), route.fulfill(status=204))[1])
+    page.route("**/api/console.credit", lambda route: (route.fetch(), route.fulfill(status=204))[1])
     submit(form)
     expect(form.get_by_role("alert")).to_be_visible()
-    page.unroute("**/api/account-credit")
+    page.unroute("**/api/console.credit")
     submit(form)
     expect(form.get_by_role("status")).to_contain_text("was there already")
     balance = store.standing("acme").balance

@@ -56,10 +56,10 @@ def test_what_the_cache_saves_and_why_a_question_is_a_hit(open_ui: OpenUi, probl
     expect(near).to_contain_text("<img src=x onerror=alert(1)>")
     expect(page.get_by_text("a miss:")).to_be_visible()
     question.fill('{"messages": [], "goal": "best"}')
-    with problems.expect("cache-explain.*400"):
+    with problems.expect("page.explain_cache.*400"):
         page.get_by_role("button", name="Explain", exact=True).click()
         expect(page.get_by_role("alert")).to_contain_text("goal")
-    assert any("cache-explain" in address for address in addresses)
+    assert any("page.explain_cache" in address for address in addresses)
     assert not any("capital" in address for address in addresses)
     question.fill("{")
     page.get_by_role("button", name="Explain", exact=True).click()

@@ -86,12 +86,12 @@ def test_a_new_policy_is_drafted_and_published(
     page.get_by_role("button", name="New policy").press("Enter")
     write(page, "{")
     expect(page.get_by_role("alert")).to_contain_text("in JSON at position 1")
-    with problems.expect("policy-draft: 400"):
+    with problems.expect("policies.draft: 400"):
         write(page, {"name": "desk", "gaol": "quality"})
         expect(page.get_by_role("alert")).to_have_text("policy.gaol: is not a field; did you mean goal?")
     page.get_by_text("Fields of a policy").click()
     expect(row(page, "Fields of a policy", "goal").first).to_contain_text("cost, quality, stability")
-    with problems.expect("policy-check.*: 400"):
+    with problems.expect("policies.check.*: 400"):
         write(page, {"name": "desk", "goal": "quality", "models": ["mine/larg"]})
         expect(page.get_by_role("heading", level=1)).to_have_text("desk")
         expect(page.get_by_role("alert")).to_contain_text("unknown model 'mine/larg'")
@@ -148,7 +148,7 @@ def test_a_draft_is_simulated(open_ui: OpenUi, router: Router, policies: Blockin
 def test_a_simulation_is_cancelled(open_ui: OpenUi, router: Router, policies: BlockingPolicyStore) -> None:
     policies.draft(DESK)
     page = open_ui(router, at="policies/desk?tab=simulate")
-    page.route("**/api/policy-simulate*", lambda route: None)  # it never ends
+    page.route("**/api/console.simulate*", lambda route: None)  # it never ends
     page.get_by_role("button", name="Simulate").click()
     expect(page.get_by_role("progressbar", name="Simulation")).to_be_visible()
     with page.expect_event("requestfailed"):
@@ -164,7 +164,7 @@ def test_a_share_is_published_compared_and_completed(
         if policy is DESK:
             policies.publish("desk", by="ada")
     page = open_ui(router, at="policies/desk")
-    with problems.expect("policy-publish: 400"):
+    with problems.expect("policies.publish: 400"):
         confirm(page, "Publish to a share", Share_in_percent="1o")
         expect(page.get_by_role("alert")).to_contain_text("share")
     assert policies.get("desk").share is None
@@ -243,7 +243,7 @@ def test_two_people_edit_one_draft(
     write(bob, {"name": "desk", "goal": "stability"})
     expect(bob.get_by_role("button", name="Edit")).to_be_visible()
     mine = '{"name": "desk", "goal": "cost"}'
-    with problems.expect("policy-draft: 412"):
+    with problems.expect("policies.draft: 412"):
         write(ada, mine)
         expect(ada.get_by_role("alert")).to_have_text("desk has changed since it was read")
     theirs = ada.locator("section").filter(has=ada.get_by_role("heading", name="Draft of bob"))
@@ -261,17 +261,17 @@ def test_two_people_edit_one_draft(
     assert (record.drafted_by, record.draft) == ("ada", Policy(name="desk", goal="cost"))
 
     bob.get_by_role("button", name="Edit").click()
-    with problems.expect("policy-draft: 412"):
+    with problems.expect("policies.draft: 412"):
         write(bob, {"name": "desk", "goal": "quality"})
         bob.get_by_role("button", name="Take theirs").click()
     expect(bob.get_by_label("Policy, in JSON")).to_have_value(re.compile('"goal": "cost"'))
     expect(bob.get_by_role("button", name="Save the draft")).to_be_visible()
 
     policies.publish("desk")
-    with problems.expect("policy-draft: 412"):
+    with problems.expect("policies.draft: 412"):
         write(bob, mine)
         expect(bob.get_by_text("It was published or discarded after you began.")).to_be_visible()
-    with problems.expect("policy-publish: 412"):
+    with problems.expect("policies.publish: 412"):
         ada.goto("#/policies/desk")  # read before the publication
         confirm(ada, "Publish")
         expect(ada.get_by_role("alert")).to_have_text("desk has changed since it was read")
@@ -330,7 +330,7 @@ def test_hostile_texts_are_text(open_ui: OpenUi, router: Router, storage: Memory
     no_sideways_scroll(page)
     for _ in looks(page):
         axe(page)
-    with problems.expect("policy-check.*: 400"):
+    with problems.expect("policies.check.*: 400"):
         page.get_by_role("link", name="onerror").click()
         expect(page.get_by_role("heading", level=1)).to_have_text(NAME.strip())
     expect(page.get_by_role("region", name="Draft")).to_contain_text("onerror=alert(1)")
@@ -343,7 +343,7 @@ def test_hostile_texts_are_text(open_ui: OpenUi, router: Router, storage: Memory
         no_sideways_scroll(page)
     page.goto(f"{page.url.partition('?')[0]}?edit=1")
     page.get_by_label("Policy, in JSON").fill(json.dumps({"name": NAME, "goal": HOSTILE}))
-    with problems.expect("policy-draft: 400"):
+    with problems.expect("policies.draft: 400"):
         page.get_by_role("button", name="Save the draft").click()
         expect(page.get_by_role("alert")).to_contain_text("onerror=alert(1)")
     no_sideways_scroll(page)

@@ -21,12 +21,12 @@ ATTACK = """<!doctype html><title>evil</title><script>
   const post = { method: "POST", credentials, body };
   const json = { "Content-Type": "application/json" };
   const tries = [
-    fetch("URL/api/accounts", { credentials }),
+    fetch("URL/api/console.accounts", { credentials }),
     fetch("URL/session", { credentials }),
     fetch("URL/session", { credentials, method: "DELETE", mode: "no-cors" }),
-    fetch("URL/api/account-create", { ...post, headers: { ...json, "X-Change-Token": "x" } }),
-    fetch("URL/api/account-create", { ...post, mode: "no-cors" }),
-    fetch("URL/api/account-create", { ...post, mode: "no-cors", headers: { "Content-Type": "text/plain" } }),
+    fetch("URL/api/console.create_account", { ...post, headers: { ...json, "X-Change-Token": "x" } }),
+    fetch("URL/api/console.create_account", { ...post, mode: "no-cors" }),
+    fetch("URL/api/console.create_account", { ...post, mode: "no-cors", headers: { "Content-Type": "text/plain" } }),
   ];
   const results = (await Promise.allSettled(tries)).map((result) => result.value?.type || "refused");
   document.body.textContent = results.join(" ");

@@ -78,7 +78,7 @@ def test_the_page_is_beside_the_health_checks_and_not_at_the_port_for_requests(p
     for name in re.findall(rb"(?:src|href)=\"([^\"]+)\"", html):
         assert page.ask("GET", f"/ui/{name.decode()}")[0] == 200
     assert page.ask("GET", "/healthz")[0] == 200
-    assert page.ask("GET", "/uix")[0] == page.ask("GET", "/api/accounts")[0] == 404
+    assert page.ask("GET", "/uix")[0] == page.ask("GET", "/api/console.accounts")[0] == 404
     connection = page.server.connect()
     connection.request("GET", "/ui/", headers={"Authorization": f"Bearer {page.server.keys['live']}"})
     assert connection.getresponse().status == 404
@@ -86,11 +86,11 @@ def test_the_page_is_beside_the_health_checks_and_not_at_the_port_for_requests(p
 
 def test_a_session_holds_in_all_workers_until_its_key_is_revoked(page: Page) -> None:
     new = page.key()
-    assert page.statuses("/ui/api/accounts") == {401}
+    assert page.statuses("/ui/api/console.accounts") == {401}
     cookie = page.cookie(new.secret.reveal())
-    assert page.statuses("/ui/api/accounts", cookie=cookie) == {200}
+    assert page.statuses("/ui/api/console.accounts", cookie=cookie) == {200}
     page.console.blocking.revoke_key("_system", new.key.id)
-    assert page.statuses("/ui/api/accounts", cookie=cookie) == {401}
+    assert page.statuses("/ui/api/console.accounts", cookie=cookie) == {401}
     logs = page.server.log + page.server.out.read_text("utf-8").partition("ui/")[2]
     assert new.secret.reveal() not in logs
     assert cookie.partition("=")[2] not in logs
@@ -118,8 +118,8 @@ def test_a_name_that_no_configuration_lists_is_refused(page: Page) -> None:
 
 def test_a_request_line_that_is_far_too_long_is_refused(page: Page) -> None:
     cookie = page.cookie(page.key().secret.reveal())
-    assert page.ask("GET", f"/ui/api/accounts?{'%20' * 9_000}", cookie=cookie)[0] in (200, 400)
-    assert page.ask("GET", f"/ui/api/accounts?{'%20' * 20_000}", cookie=cookie)[0] == 431
+    assert page.ask("GET", f"/ui/api/console.accounts?{'%20' * 9_000}", cookie=cookie)[0] in (200, 400)
+    assert page.ask("GET", f"/ui/api/console.accounts?{'%20' * 20_000}", cookie=cookie)[0] == 431
 
 
 def test_sessions_outlast_the_workers(page: Page) -> None:
@@ -127,7 +127,7 @@ def test_sessions_outlast_the_workers(page: Page) -> None:
     before = set(page.server.children)
     page.server.signal(signal.SIGHUP)
     page.server.until(lambda: len(page.server.children) == 2 and not before & set(page.server.children))
-    assert page.statuses("/ui/api/accounts", cookie=cookie) == {200}
+    assert page.statuses("/ui/api/console.accounts", cookie=cookie) == {200}
 
 
 def test_a_name_of_the_configuration_is_served(tmp_path: Path) -> None:

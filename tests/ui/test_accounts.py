@@ -34,7 +34,7 @@ async def test_a_page_of_accounts_has_their_standing(console: Console, clock: Fa
     await console.create_account("acme")
     await console.credit("Shop 26", 5)
     browser = await signed_in(console, clock)
-    status, answer = await read(browser, "account-page", contains="sHOP", start=ROWS)
+    status, answer = await read(browser, "page.accounts", contains="sHOP", start=ROWS)
     assert (status, answer["count"], answer["size"]) == (200, ROWS + 2, ROWS)
     assert [(row["account"]["name"], row["balance"]["left_usd"]) for row in answer["rows"]] == [
         ("Shop 25", 0.0),
@@ -42,18 +42,20 @@ async def test_a_page_of_accounts_has_their_standing(console: Console, clock: Fa
     ]
     assert answer["rows"][0]["account"]["limits_in_force"]["requests_per_min"] == 60  # of the plan
     for wrong in ({"contains": 1}, {"start": 1.5}, {"start": "1"}, {"size": 1}):
-        assert (await read(browser, "account-page", **wrong))[0] == 400, wrong
-    assert (await read(browser, "account-page", start=-1))[1]["rows"][0]["account"]["name"] == "Shop 00"
+        assert (await read(browser, "page.accounts", **wrong))[0] == 400, wrong
+    assert (await read(browser, "page.accounts", start=-1))[1]["rows"][0]["account"]["name"] == "Shop 00"
 
 
 async def test_only_changed_terms_are_sent_and_null_is_no_limit(console: Console, clock: FakeClock) -> None:
     await console.create_account("acme", daily_limit_usd=1, monthly_limit_usd=2)
     browser = await signed_in(console, clock)
     change = {"name": "acme", "daily_limit_usd": None}
-    assert (await browser.ask("POST", "/api/account-change", change))[0] == 200
+    assert (await browser.ask("POST", "/api/console.change_account", change))[0] == 200
     account = await console.account("acme")
     assert (account.daily_limit_usd, account.monthly_limit_usd) == (None, 2.0)
-    status, answer, _ = await browser.ask("POST", "/api/account-change", {"name": "acme", "monthly_limit_usd": "1,000"})
+    status, answer, _ = await browser.ask(
+        "POST", "/api/console.change_account", {"name": "acme", "monthly_limit_usd": "1,000"}
+    )
     assert (status, answer["error"]["detail"]["problems"][0]["problem"]) == (400, "is '1,000'")
 
 
@@ -68,28 +70,32 @@ async def test_no_answer_holds_a_digest_or_a_secret_but_the_new_one(console: Con
     secrets: dict[str, str] = {}
     answers: dict[str, str] = {}
     for operation, arguments in {
-        "key-create": {"account": "acme", "name": "new"},
-        "key-change": {"account": "acme", "key_id": key.key.id, "name": "renamed"},
-        "endpoint-create": {"account": "acme", "url": "https://hooks.example.com/in"},
-        "endpoint-rotate": ids,
-        "endpoint-disable": ids,
-        "endpoint-enable": ids,
-        "account-change": {"name": "acme", "plan": "pro"},
-        "account-credit": {"account": "acme", "usd": 5},
-        "key-revoke": {"account": "_system", "key_id": operator.key.id},
+        "console.create_key": {"account": "acme", "name": "new"},
+        "console.change_key": {"account": "acme", "key_id": key.key.id, "name": "renamed"},
+        "console.create_endpoint": {"account": "acme", "url": "https://hooks.example.com/in"},
+        "console.rotate_endpoint": ids,
+        "console.disable_endpoint": ids,
+        "console.enable_endpoint": ids,
+        "console.change_account": {"name": "acme", "plan": "pro"},
+        "console.credit": {"account": "acme", "usd": 5},
+        "console.revoke_key": {"account": "_system", "key_id": operator.key.id},
     }.items():
         status, answer, _ = await browser.ask("POST", f"/api/{operation}", arguments)
         assert status == 200, answer
         secrets[operation] = answer.pop("secret", "")
         answers[operation] = str(answer)
-    assert [name for name, secret in secrets.items() if secret] == ["key-create", "endpoint-create", "endpoint-rotate"]
+    assert [name for name, secret in secrets.items() if secret] == [
+        "console.create_key",
+        "console.create_endpoint",
+        "console.rotate_endpoint",
+    ]
     for operation, arguments in {
         "keys": {"account": "acme"},
         "standing": {"account": "acme"},
         "endpoints": {"account": "acme"},
         "deliveries": {"account": "acme"},
         "accounts": {},
-        "account-page": {},
+        "page.accounts": {},
     }.items():
         answers[operation] = str((await read(browser, operation, **arguments))[1])
     answers["operators"] = str((await read(browser, "keys", account="_system"))[1])

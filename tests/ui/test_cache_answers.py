@@ -22,17 +22,17 @@ async def test_the_cache_is_that_of_the_account_and_environment() -> None:
         await router.flush()
         owner = {"account": "acme", "environment": "sandbox"}
         known = operations(router, console)
-        stats = await known["cache-stats"](owner, "ada")
+        stats = await known["page.cache_stats"]({"account": "acme"}, "ada")
         assert isinstance(stats, dict)
         assert stats["entries"] == 1
         assert stats["saves_usd"] > 0
-        explanation = await known["cache-explain"](owner | {"request": question}, "ada")
+        explanation = await known["page.explain_cache"](owner | {"request": question}, "ada")
         assert isinstance(explanation, dict)
         assert explanation["reason"].startswith("a hit: the same request was answered")
-        risk = await known["cache-risk"](owner, "ada")
+        risk = await known["page.cache_risk"](owner, "ada")
         assert isinstance(risk, dict)
         assert (risk["traces"], risk["lookups"], risk["hits"], risk["wrong_share"]) == (3, 3, 2, 0)
-        nothing = await known["cache-risk"]({}, "ada")
+        nothing = await known["page.cache_risk"]({}, "ada")
         assert nothing == {
             "traces": 0, "lookups": 0, "hits": 0, "explored": 0, "max_errors": [], "wrong_share": None,
         }  # fmt: skip

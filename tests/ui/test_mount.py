@@ -72,8 +72,8 @@ async def test_the_page_works_at_any_mount_point(
     assert status == 200
     assert "; Path=/ops/; " in headers["set-cookie"]
     browser.token = session["token"]
-    assert await browser.status("POST", "/ops/api/account-create", {"name": "acme"}) == 200
-    assert [account["name"] for account in (await browser.ask("GET", "/ops/api/accounts"))[1]] == ["acme"]
+    assert await browser.status("POST", "/ops/api/console.create_account", {"name": "acme"}) == 200
+    assert [account["name"] for account in (await browser.ask("GET", "/ops/api/console.accounts"))[1]] == ["acme"]
 
 
 async def test_an_operator_of_the_host_application_changes_under_the_own_name(
@@ -85,13 +85,13 @@ async def test_an_operator_of_the_host_application_changes_under_the_own_name(
         return Operator(name=scope["user"], writes=True)
 
     browser = page(console, clock, authorize=authorize)
-    assert await browser.status("POST", "/api/policy-draft", {"policy": {"name": "desk"}}) == 401
+    assert await browser.status("POST", "/api/policies.draft", {"policy": {"name": "desk"}}) == 401
     browser.scope = {"user": "ada"}
     browser.token = (await browser.ask("GET", "/session"))[1]["token"]
     assert browser.cookie == ""
-    assert (await browser.ask("POST", "/api/policy-draft", {"policy": {"name": "desk"}}))[1]["drafted_by"] == "ada"
+    assert (await browser.ask("POST", "/api/policies.draft", {"policy": {"name": "desk"}}))[1]["drafted_by"] == "ada"
     browser.scope = {"user": "eve"}
-    assert await browser.status("POST", "/api/policy-discard", {"name": "desk"}) == 403  # with the token of ada
+    assert await browser.status("POST", "/api/policies.discard", {"name": "desk"}) == 403  # with the token of ada
     assert await browser.status("DELETE", "/session") == 200
     assert (await browser.ask("GET", "/session"))[1]["operator"] == "eve"
 
@@ -106,5 +106,5 @@ async def test_a_mount_point_cannot_add_to_the_cookie(console: Console, clock: F
 async def test_the_page_reads_a_router_that_nobody_opened(clock: FakeClock) -> None:
     browser = Browser(create_ui(Router.sandbox(), link_token="t"))
     await browser.sign_in(link="t")
-    assert await browser.status("GET", "/api/models") == 200
-    assert await browser.status("GET", "/api/status") == 200
+    assert await browser.status("GET", "/api/router.models") == 200
+    assert await browser.status("GET", "/api/router.status") == 200

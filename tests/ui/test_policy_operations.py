@@ -10,7 +10,7 @@ import pytest
 from routewright import Console, MemoryStorage, Policy, Router
 from routewright.errors import PreconditionFailed, ValidationFailed
 from routewright.ui import Operator, create_ui
-from routewright.ui.api import operations, policy_fields
+from routewright.ui.api import Page, operations
 from routewright.wire import Params, PolicyClass, PolicyMatch
 
 from .browser import Browser
@@ -26,17 +26,17 @@ async def test_a_record_comes_back_as_the_one_that_was_read() -> None:
     console = Console(storage)
     run = operations(Router(providers=[], storage=storage), console)
     await console.policies.draft(DESK)
-    states: Any = await run["policy-states"]({}, "ada")
+    states: Any = await run["policies.states"]({}, "ada")
     record = states[0]["record"]
     assert "weights" not in record["draft"]  # as people write policies
     assert record["draft"]["params"] == {"extra": {"openai": {"store": None}}}
-    await run["policy-draft"]({"policy": record["draft"] | {"goal": "quality"}, "expect": record}, "ada")
+    await run["policies.draft"]({"policy": record["draft"] | {"goal": "quality"}, "expect": record}, "ada")
     with pytest.raises(PreconditionFailed):
-        await run["policy-draft"]({"policy": record["draft"], "expect": record}, "bob")
+        await run["policies.draft"]({"policy": record["draft"], "expect": record}, "bob")
     with pytest.raises(PreconditionFailed):
-        await run["policy-draft"]({"policy": record["draft"], "expect": "absent"}, "bob")
+        await run["policies.draft"]({"policy": record["draft"], "expect": "absent"}, "bob")
     with pytest.raises(ValidationFailed, match=r"policy\.gaol: is not a field; did you mean goal"):
-        await run["policy-draft"]({"policy": {"name": "desk", "gaol": "cost"}}, "bob")
+        await run["policies.draft"]({"policy": {"name": "desk", "gaol": "cost"}}, "bob")
     stored = await console.policies.get("desk")
     assert (stored.drafted_by, stored.draft and stored.draft.goal) == ("ada", "quality")
 
@@ -47,14 +47,14 @@ async def test_a_conflict_has_a_status_of_its_own() -> None:
     browser = Browser(app)
     await browser.sign_in(link="t")
     policy = {"policy": {"name": "desk"}, "expect": "absent"}
-    assert (await browser.ask("POST", "/api/policy-draft", policy))[0] == 200
-    status, answer, _ = await browser.ask("POST", "/api/policy-draft", policy)
+    assert (await browser.ask("POST", "/api/policies.draft", policy))[0] == 200
+    status, answer, _ = await browser.ask("POST", "/api/policies.draft", policy)
     assert status == 412
     assert answer["error"]["message"] == "desk was expected to be absent and is not"
 
 
 def test_fields_say_what_they_mean() -> None:
-    fields = {field["path"]: field for field in policy_fields()}
+    fields = {field["path"]: field for field in Page(Router(providers=[]), Console(MemoryStorage())).policy_fields()}
     assert fields["goal"] == {
         "path": "goal",
         "meaning": "Overrides the request's.",
@@ -84,7 +84,7 @@ async def test_reading_ends_when_the_client_leaves() -> None:
     async def send(message: Any) -> None:
         messages.append(message)
 
-    path = {"path": "/api/policy-simulate", "query_string": b'{"draft":"desk"}'}
+    path = {"path": "/api/console.simulate", "query_string": b'{"draft":"desk"}'}
     scope = {"type": "http", "method": "GET", "headers": [(b"host", b"localhost")], **path}
     with anyio.fail_after(5):
         await app(scope, receive, send)

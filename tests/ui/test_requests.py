@@ -68,7 +68,9 @@ async def test_an_operation_needs_a_session_and_the_right_to_it(console: Console
     }.items(),
 )
 async def test_a_malformed_body_is_refused(browser: Browser, console: Console, body: bytes, status: int) -> None:
-    answers = [await browser.ask("POST", path, body) for path in ("/api/account-create", "/api/try", "/session")]
+    answers = [
+        await browser.ask("POST", path, body) for path in ("/api/console.create_account", "/api/try", "/session")
+    ]
     assert [answer[0] for answer in answers] == [status] * 3
     assert len(msgspec.json.encode(answers[0][1])) < 2000
     assert await console.accounts() == []
@@ -78,23 +80,23 @@ async def test_arguments_come_in_the_address_or_in_the_body(browser: Browser, co
     await console.create_account("é?&=%#+ /")
     arguments: dict[str, Any] = {"account": "é?&=%#+ /"}
     query = quote(msgspec.json.encode(arguments))
-    in_address = await browser.ask("GET", f"/api/standing?{query}")
-    in_body = await browser.ask("POST", "/api/standing", arguments, x_change_token="")
+    in_address = await browser.ask("GET", f"/api/console.standing?{query}")
+    in_body = await browser.ask("POST", "/api/console.standing", arguments, x_change_token="")
     assert in_address[0] == 200
     assert in_address[1] == in_body[1]
-    assert await browser.status("POST", "/api/standing", arguments, origin="http://evil.example") == 403
+    assert await browser.status("POST", "/api/console.standing", arguments, origin="http://evil.example") == 403
     long = {"filter": f'metadata.team="{"é" * 4000}"', "environment": "sandbox"}
     query = quote(msgspec.json.encode(long))
     assert len(query) > 24_000
-    in_address = await browser.ask("GET", f"/api/traces?{query}")
-    in_body = await browser.ask("POST", "/api/traces", long, x_change_token="")
+    in_address = await browser.ask("GET", f"/api/traces.query?{query}")
+    in_body = await browser.ask("POST", "/api/traces.query", long, x_change_token="")
     assert (in_address[0], in_address[1]) == (in_body[0], in_body[1])
     assert in_address[0] == 200
 
 
 @pytest.mark.parametrize("query", ["%", "%ff", "{", "null", "account=acme", '{"account": NaN}', '{"a":1,"a":2}', "%00"])
 async def test_a_malformed_query_is_refused(browser: Browser, query: str) -> None:
-    assert await browser.status("GET", f"/api/accounts?{query}") == 400
+    assert await browser.status("GET", f"/api/console.accounts?{query}") == 400
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,7 @@ async def test_a_malformed_query_is_refused(browser: Browser, query: str) -> Non
     [
         "/../app.py", "/..%2fapp.py", "/%2e%2e/app.py", "//etc/passwd", "/\\..\\app.py", "/views/../page.js",
         "/./page.js", "/views", "/views/", "/static/page.js", "//", "//page.js", "/page.js/", "/page.js\0", "/PAGE.JS",
-        "/__init__.py", "/api", "/api/", "/api//accounts", "/api/../session", "/api/accounts/", "/session/",
+        "/__init__.py", "/api", "/api/", "/api//accounts", "/api/../session", "/api/console.accounts/", "/session/",
         "/index.html/..", "/é",
     ],
 )  # fmt: skip
@@ -123,7 +125,7 @@ async def test_a_stream_has_the_headers_of_every_answer(clock: FakeClock) -> Non
 
 async def test_nobody_signs_for_another(browser: Browser, console: Console) -> None:
     draft = {"policy": {"name": "desk"}, "by": "eve"}
-    assert (await browser.ask("POST", "/api/policy-draft", draft))[1]["drafted_by"] == "owner"
+    assert (await browser.ask("POST", "/api/policies.draft", draft))[1]["drafted_by"] == "owner"
 
 
 async def test_methods_that_an_address_does_not_take_are_refused(browser: Browser) -> None:
@@ -133,7 +135,7 @@ async def test_methods_that_an_address_does_not_take_are_refused(browser: Browse
             if method not in methods.split():
                 status, _, headers = await browser.ask(method, path)
                 assert (status, headers["allow"]) == (405, methods.replace(" ", ", ")), (method, path)
-    for path in ("/", "/page.js", "/session", "/api/accounts"):
+    for path in ("/", "/page.js", "/session", "/api/console.accounts"):
         status, answer, _ = await browser.ask("HEAD", path)
         assert (status, answer) == (200, b"")
 
@@ -147,5 +149,5 @@ async def test_a_web_socket_is_closed(browser: Browser) -> None:
     async def send(message: Any) -> None:
         messages.append(message)
 
-    await browser.app({"type": "websocket", "path": "/api/accounts"}, receive, send)
+    await browser.app({"type": "websocket", "path": "/api/console.accounts"}, receive, send)
     assert messages == [{"type": "websocket.close", "code": 1000}]

@@ -29,7 +29,7 @@ async def test_a_foreign_host_is_refused(console: Console, clock: FakeClock) -> 
         assert (await browser.ask("GET", "/", host=host))[0] == 200, host
     foreign = "evil.example ops.example.com.evil.example 127.0.0.1.evil.example x@evil.example evil.example@127.0.0.1"
     for host in (*foreign.split(), "[::1", "127.0.0.1:x", "", "localhost.", "localhost\t", "2130706433"):
-        for path in ("/", "/session", "/api/accounts", "/nothing"):
+        for path in ("/", "/session", "/api/console.accounts", "/nothing"):
             assert await browser.status("GET", path, host=host) == 403, host
 
 
@@ -42,17 +42,17 @@ async def test_a_foreign_origin_is_refused(console: Console, clock: FakeClock, o
     assert status == 403
     assert f"not from '{HOST}'; open the page itself, or let the proxy pass on 'Host'" in answer["error"]["message"]
     await browser.sign_in(link="t")
-    assert await browser.status("GET", "/api/accounts", origin=origin) == 403
+    assert await browser.status("GET", "/api/console.accounts", origin=origin) == 403
     assert await browser.status("GET", "/session", origin=origin) == 403
     assert await browser.status("DELETE", "/session", origin=origin) == 403
-    assert await browser.status("POST", "/api/account-create", {"name": "acme"}, origin=origin) == 403
+    assert await browser.status("POST", "/api/console.create_account", {"name": "acme"}, origin=origin) == 403
 
 
 async def test_a_request_of_another_site_is_refused(console: Console, clock: FakeClock) -> None:
     browser = page(console, clock, link_token="t")
     await browser.sign_in(link="t")
     for site, status in {"cross-site": 403, "same-site": 403, "same-origin": 200, "none": 200}.items():
-        assert await browser.status("GET", "/api/accounts", sec_fetch_site=site) == status
+        assert await browser.status("GET", "/api/console.accounts", sec_fetch_site=site) == status
     assert await browser.status("GET", "/", sec_fetch_site="cross-site") == 200  # a link to the page
 
 
@@ -81,20 +81,24 @@ async def test_a_link_signs_in_once(console: Console, clock: FakeClock) -> None:
 
 async def test_a_change_needs_the_token_the_origin_and_the_right(console: Console, clock: FakeClock) -> None:
     browser = page(console, clock, link_token="t")
-    assert (await browser.ask("POST", "/api/account-create", {"name": "acme"}))[0] == 401
+    assert (await browser.ask("POST", "/api/console.create_account", {"name": "acme"}))[0] == 401
     await browser.sign_in(link="t")
-    assert (await browser.ask("POST", "/api/account-create", {"name": "acme"}, x_change_token="wrong"))[0] == 403
-    assert (await browser.ask("POST", "/api/account-create", {"name": "acme"}, origin="http://evil.example"))[0] == 403
-    assert (await browser.ask("POST", "/api/account-create", {"name": "acme"}, origin=""))[0] == 403
-    assert (await browser.ask("GET", "/api/accounts", sec_fetch_site="same-site"))[0] == 403
+    assert (await browser.ask("POST", "/api/console.create_account", {"name": "acme"}, x_change_token="wrong"))[
+        0
+    ] == 403
+    assert (await browser.ask("POST", "/api/console.create_account", {"name": "acme"}, origin="http://evil.example"))[
+        0
+    ] == 403
+    assert (await browser.ask("POST", "/api/console.create_account", {"name": "acme"}, origin=""))[0] == 403
+    assert (await browser.ask("GET", "/api/console.accounts", sec_fetch_site="same-site"))[0] == 403
     assert await console.accounts() == []
-    assert (await browser.ask("POST", "/api/account-create", {"name": "acme"}))[0] == 200
+    assert (await browser.ask("POST", "/api/console.create_account", {"name": "acme"}))[0] == 200
     assert [account.name for account in await console.accounts()] == ["acme"]
 
     looking = page(console, clock, link_token="t", owner=Operator(name="eve"))
     await looking.sign_in(link="t")
-    assert (await looking.ask("POST", "/api/account-create", {"name": "globex"}))[0] == 403
-    assert (await looking.ask("GET", "/api/accounts"))[0] == 200
+    assert (await looking.ask("POST", "/api/console.create_account", {"name": "globex"}))[0] == 403
+    assert (await looking.ask("GET", "/api/console.accounts"))[0] == 200
 
 
 async def test_a_session_ends_when_it_is_idle_or_old(console: Console, clock: FakeClock) -> None:
@@ -111,7 +115,7 @@ async def test_a_session_ends_when_it_is_idle_or_old(console: Console, clock: Fa
     idle = page(console, clock, link_token="t")
     await idle.sign_in(link="t")
     for _ in range(int(IDLE_S / RENEWED_S)):
-        assert (await idle.ask("GET", "/api/accounts", x_polling="1"))[0] == 200
+        assert (await idle.ask("GET", "/api/console.accounts", x_polling="1"))[0] == 200
         await clock.advance(RENEWED_S)
     assert (await idle.ask("GET", "/session"))[0] == 401
 
@@ -150,21 +154,21 @@ async def test_an_operator_signs_in_with_a_key_and_rights_follow_it(console: Con
         assert await browser.sign_in(key=key) == status
         assert browser.cookie == ""
     assert await browser.sign_in(key=new.secret.reveal()) == 200
-    assert await browser.status("POST", "/api/account-create", {"name": "globex"}) == 200
+    assert await browser.status("POST", "/api/console.create_account", {"name": "globex"}) == 200
     await console.change_key("_system", new.key.id, name="ada b", scopes=["console:read"])
     assert (await browser.ask("GET", "/session"))[1] | {"token": ""} == {
         "operator": "ada b", "writes": False, "signs_out": True, "token": "", "key_id": new.key.id,
     }  # fmt: skip
-    assert await browser.status("POST", "/api/account-create", {"name": "initech"}) == 403
+    assert await browser.status("POST", "/api/console.create_account", {"name": "initech"}) == 403
 
 
 async def test_a_page_of_a_link_takes_keys_too(console: Console, clock: FakeClock) -> None:
     browser = page(console, clock, link_token="t")
     new = await operator_key(console, "console:read")
     assert await browser.sign_in(key=new.secret.reveal()) == 200
-    assert await browser.status("GET", "/api/accounts") == 200
+    assert await browser.status("GET", "/api/console.accounts") == 200
     await console.revoke_key("_system", new.key.id)
-    assert await browser.status("GET", "/api/accounts") == 401
+    assert await browser.status("GET", "/api/console.accounts") == 401
 
 
 async def test_revoking_the_key_ends_its_sessions_in_every_worker(console: Console, clock: FakeClock) -> None:
@@ -173,10 +177,10 @@ async def test_revoking_the_key_ends_its_sessions_in_every_worker(console: Conso
     new = await operator_key(console)
     await here.sign_in(key=new.secret.reveal())
     there.cookie = here.cookie
-    assert await there.status("GET", "/api/accounts") == 200
+    assert await there.status("GET", "/api/console.accounts") == 200
     await console.revoke_key("_system", new.key.id)
     for browser in (here, there):
-        status, answer, _ = await browser.ask("GET", "/api/accounts")
+        status, answer, _ = await browser.ask("GET", "/api/console.accounts")
         assert (status, answer["error"]["code"]) == (401, "authentication_failed")
         assert await browser.sign_in(key=new.secret.reveal()) == 401
         await clock.advance(2)  # by then no worker trusts what it read before
@@ -195,14 +199,14 @@ async def test_signing_out_ends_the_sessions_of_the_key_in_every_worker(console:
     status, _, headers = await here.ask("DELETE", "/session")
     assert status == 200
     assert headers["set-cookie"].startswith("routewright_session_9000=; Path=/; Max-Age=0;")
-    assert await there.status("GET", "/api/accounts") == 401
+    assert await there.status("GET", "/api/console.accounts") == 401
     here.cookie = stolen
-    assert await here.status("GET", "/api/accounts") == 401
+    assert await here.status("GET", "/api/console.accounts") == 401
     assert await here.status("DELETE", "/session") == 200  # once more does no harm
-    assert await eve.status("GET", "/api/accounts") == 200
+    assert await eve.status("GET", "/api/console.accounts") == 200
     await clock.advance(1)
     assert await here.sign_in(key=new.secret.reveal()) == 200
-    assert await here.status("GET", "/api/accounts") == 200
+    assert await here.status("GET", "/api/console.accounts") == 200
 
 
 async def test_signing_out_ends_the_session_of_a_link(console: Console, clock: FakeClock) -> None:
@@ -249,8 +253,8 @@ async def test_the_token_of_another_session_changes_nothing(console: Console, cl
     await eve.sign_in(key=(await operator_key(console, name="eve")).secret.reveal())
     for token in (eve.token, "", ada.token[:-1], ada.token.upper(), f"{ada.token} ", "é"):
         body = {"name": "acme"}
-        assert await ada.status("POST", "/api/account-create", body, x_change_token=token) == 403, token
-    assert await ada.status("POST", "/api/account-create", {"name": "acme"}) == 200
+        assert await ada.status("POST", "/api/console.create_account", body, x_change_token=token) == 403, token
+    assert await ada.status("POST", "/api/console.create_account", {"name": "acme"}) == 200
 
 
 async def test_other_cookies_do_not_matter(console: Console, clock: FakeClock) -> None:
@@ -289,7 +293,7 @@ async def test_secrets_are_compared_in_constant_time(
     monkeypatch.setattr("routewright.ui.sessions.hmac.compare_digest", compare)
     browser = page(console, clock, link_token="t")
     await browser.sign_in(link="t")
-    await browser.ask("POST", "/api/account-create", {"name": "acme"})
+    await browser.ask("POST", "/api/console.create_account", {"name": "acme"})
     assert compared == [b"t", browser.cookie.rpartition(".")[2].encode(), browser.token.encode()]
 
 
@@ -299,8 +303,8 @@ async def test_secrets_are_in_no_log(console: Console, clock: FakeClock, caplog:
     key = (await operator_key(console)).secret.reveal()
     assert await browser.sign_in(key=key) == 200
     signed_in = [key, browser.cookie.partition("=")[2], browser.token]
-    await browser.ask("POST", "/api/account-create", {"name": 1, "key": key})
-    await browser.ask("GET", f'/api/trace?{{"trace_id":"{key}"}}')
+    await browser.ask("POST", "/api/console.create_account", {"name": 1, "key": key})
+    await browser.ask("GET", f'/api/traces.get?{{"trace_id":"{key}"}}')
     await browser.ask("POST", "/session", {"key": f"{key}x"})
     await browser.ask("POST", "/session", {"link": "one-time-link", "more": key})
     await browser.ask("GET", "/api/nothing", x_change_token=browser.token)
@@ -315,10 +319,10 @@ async def test_no_answer_shows_a_key(console: Console, clock: FakeClock) -> None
     for method, path, body in (
         ("POST", "/session", {"key": f"{key}\n"}),
         ("POST", "/session", {"keys": key}),
-        ("POST", "/api/account-create", {"name": key}),
+        ("POST", "/api/console.create_account", {"name": key}),
         ("POST", f"/api/{key}", {}),
         ("GET", f"/{key}", None),
-        ("GET", '/api/keys?{"account":"_system"}', None),
+        ("GET", '/api/console.keys?{"account":"_system"}', None),
     ):
         answer = msgspec.json.encode((await browser.ask(method, path, body))[1]).decode()
         assert key not in answer
@@ -335,9 +339,9 @@ async def test_every_answer_has_the_headers_and_none_lets_other_origins_in(conso
             ("GET", "/", {"if_none_match": tag}),
             ("HEAD", "/page.js", {}),
             ("GET", "/nothing", {}),
-            ("OPTIONS", "/api/accounts", {"access_control_request_method": "POST"}),
+            ("OPTIONS", "/api/console.accounts", {"access_control_request_method": "POST"}),
             ("PUT", "/session", {}),
-            ("GET", "/api/accounts", {}),
+            ("GET", "/api/console.accounts", {}),
             ("GET", "/api/nothing", {}),
             ("GET", "/", {"host": "evil.example"}),
             ("POST", "/session", {"content_type": "text/plain"}),
@@ -350,7 +354,7 @@ async def test_every_answer_has_the_headers_and_none_lets_other_origins_in(conso
         assert not [name for name in headers if name.startswith("access-control")]
         assert headers["cache-control"] == ("no-cache" if "etag" in headers else "no-store")
     await browser.sign_in(link="t")
-    assert (await browser.ask("GET", "/api/accounts"))[2]["cache-control"] == "no-store"
+    assert (await browser.ask("GET", "/api/console.accounts"))[2]["cache-control"] == "no-store"
 
 
 async def test_a_store_that_cannot_be_read_signs_nobody_in(clock: FakeClock) -> None:

@@ -17,12 +17,12 @@ async def test_the_list_leaves_decisions_out() -> None:
         done = await router.route("Why is the sky blue?")
         await router.flush()
         known = operations(router, Console(storage))
-        page = await known["traces"]({"filter": "status=completed", "limit": 1}, "ada")
-        trace = await known["trace"]({"trace_id": done.trace_id}, "ada")
+        page = await known["traces.query"]({"filter": "status=completed", "limit": 1}, "ada")
+        trace = await known["traces.get"]({"trace_id": done.trace_id}, "ada")
         assert isinstance(page, dict)
         assert isinstance(trace, dict)
         assert [item["id"] for item in page["data"]] == [done.trace_id]
         assert "decision_input" not in page["data"][0]
         assert trace["decision_input"] is not None
         with pytest.raises(ValidationFailed, match="unknown"):
-            await known["traces"]({"filters": "status=completed"}, "ada")
+            await known["traces.query"]({"filters": "status=completed"}, "ada")

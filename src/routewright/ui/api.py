@@ -1,5 +1,5 @@
-"""The operations behind the page: methods of ``Router``, ``TraceStore`` or ``Console``, called with the
-arguments of a JSON object. The methods check them, so nothing is checked twice."""
+"""The operations behind the page: methods of ``Router``, ``TraceStore``, ``Console`` and ``PolicyStore`` by their own
+names, called with the arguments of a JSON object. The methods check them, so nothing is checked twice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from routewright import wire
-from routewright.cache import CacheExplanation, ResponseCache
+from routewright.cache import CacheExplanation
 from routewright.console import SCOPES, Console, limits_of
 from routewright.errors import NoCandidates, ValidationFailed
 from routewright.router import Router
@@ -43,7 +43,21 @@ _POLICY_PARTS: dict[str, type[Struct]] = {
     "classes[].match": wire.PolicyMatch,
     "classes[].when": wire.PolicyWhen,
 }
-Method = Callable[..., object]
+_READS = {
+    "router": "status models",
+    "traces": "usage usage_groups latency_report latency_by_day fallback_report cache_report query get feedback_of",
+    "console": "accounts standing nearest_limits keys incidents endpoints deliveries compare simulate",
+    "policies": "list states find versions check diff",
+    "page": "explain why_not cache_stats explain_cache cache_risk accounts choices policy_fields",
+}
+_CHANGES = {
+    "traces": "feedback",
+    "console": "create_account change_account credit create_key change_key revoke_key open_incident resolve_incident "
+    "create_endpoint enable_endpoint disable_endpoint delete_endpoint rotate_endpoint test_endpoint replay",
+    "policies": "draft discard publish roll_back retire",
+}
+_NOT_HERE = {"transport", "allow_loopback"}
+"""Arguments that only code and the command line have: an operator must not reach the server's own machine."""
 MOST_TRACES = 500
 """Traces that the risk of the cache is read from."""
 _STORED_ONLY = {"digest", "secrets"}
@@ -57,12 +71,13 @@ ROWS = 25
 class Operation(Struct, frozen=True):
     """A method that the page can call."""
 
-    method: Method
+    method: Callable[..., object]
     changes: bool = False
 
     async def __call__(self, arguments: object, operator: str) -> object:
         """Call it with a JSON object, and return JSON values. Raises ``ValidationFailed`` and what the method does."""
-        expected = signature(self.method).parameters
+        parameters = signature(self.method).parameters
+        expected = {name: parameters[name] for name in parameters if name not in _NOT_HERE}
         if not isinstance(arguments, dict):
             raise ValidationFailed.at("", "is not a JSON object", "send the arguments by name")
         values = dict(arguments)
@@ -126,30 +141,31 @@ def _computed(value: object) -> dict[str, object]:
     return {}
 
 
-class Past:
-    """What was decided in a trace, replayed from its stored input."""
+class Page:
+    """What the views need that the public classes have in another form."""
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: Router, console: Console) -> None:
         self._router = router
-        self._traces = router.traces
+        self._console = console
 
     async def explain(
         self, trace_id: str, account: str = wire.DEFAULT_ACCOUNT, environment: wire.Environment | None = None
     ) -> wire.JsonObject:
-        """The decision once more, the explanation, and whether it is the stored one. Raises ``NotFound``."""
-        trace = await self._traces.get(trace_id, account=account, environment=environment)
+        """The decision of a trace once more, the explanation, and whether it is the stored one. Raises ``NotFound``."""
+        trace = await self._router.traces.get(trace_id, account=account, environment=environment)
         return await anyio.to_thread.run_sync(self._replay, trace)
 
     def _replay(self, trace: wire.Trace) -> wire.JsonObject:
-        stored = next((span.digest for span in trace.spans if isinstance(span, wire.DecisionSpan)), None)
+        explanation = self._router.explain(trace)
         try:
             decision = self._router.replay(trace)
         except NoCandidates as refusal:
-            return {"explanation": self._router.explain(trace), "refusal": refusal.message}
+            return {"explanation": explanation, "refusal": refusal.message}
+        stored = [span.digest for span in trace.spans if isinstance(span, wire.DecisionSpan)]
         return {
-            "explanation": self._router.explain(trace),
+            "explanation": explanation,
             "decision": decision.to_dict(),
-            "is_same": stored is not None and decision.digest.startswith(stored),
+            "is_same": bool(stored) and decision.digest.startswith(stored[0]),
         }
 
     async def why_not(
@@ -160,36 +176,23 @@ class Past:
         environment: wire.Environment | None = None,
     ) -> wire.JsonObject:
         """What would have put another model first. Raises ``NotFound`` and ``ValidationFailed``."""
-        trace = await self._traces.get(trace_id, account=account, environment=environment)
-        reasons = await anyio.to_thread.run_sync(partial(self._router.why_not, trace, model))
-        return {"text": str(reasons), "reasons": msgspec.to_builtins(reasons)}
+        trace = await self._router.traces.get(trace_id, account=account, environment=environment)
+        return {"text": str(await anyio.to_thread.run_sync(partial(self._router.why_not, trace, model)))}
 
+    async def cache_stats(self, account: str = wire.DEFAULT_ACCOUNT) -> wire.CacheStats:
+        """What the response cache holds of an account, in both environments."""
+        return await self._router.as_caller(wire.Caller(account)).cache.stats()
 
-class Answers:
-    """The response cache of an account."""
-
-    def __init__(self, router: Router) -> None:
-        self._router = router
-
-    def _of(self, account: str, environment: wire.Environment) -> ResponseCache:
-        return self._router.as_caller(wire.Caller(account, environment)).cache
-
-    async def stats(
-        self, account: str = wire.DEFAULT_ACCOUNT, environment: wire.Environment = "production"
-    ) -> wire.CacheStats:
-        """What it holds, in both environments."""
-        return await self._of(account, environment).stats()
-
-    async def explain(
+    async def explain_cache(
         self,
         request: str | wire.JsonObject,
         account: str = wire.DEFAULT_ACCOUNT,
         environment: wire.Environment = "production",
     ) -> CacheExplanation:
-        """What it would do with a request."""
-        return await self._of(account, environment).explain(request)
+        """What the response cache would do with a request."""
+        return await self._router.as_caller(wire.Caller(account, environment)).cache.explain(request)
 
-    async def risk(
+    async def cache_risk(
         self, account: str = wire.DEFAULT_ACCOUNT, environment: wire.Environment = "production"
     ) -> wire.JsonObject:
         """How the look-ups in the newest traces keep to their bounds on wrong answers."""
@@ -211,123 +214,49 @@ class Answers:
             "wrong_share": sum(risks) / len(spans) if spans else None,
         }
 
-
-def policy_fields() -> list[wire.JsonObject]:
-    """The fields of a policy and of the objects in it: what they mean, and their choices."""
-    return [
-        {
-            "path": f"{path}.{field.encode_name}".lstrip("."),
-            "meaning": prose(field_docs(kind).get(field.name, "")).replace("`", ""),
-            "choices": _choices(field.type),
-        }
-        for path, kind in _POLICY_PARTS.items()
-        for field in msgspec.structs.fields(kind)
-        if path != "classes[]" or field.name not in wire.Policy.__struct_fields__
-    ]
-
-
-def _choices(kind: object) -> list[str]:
-    return [word for part in get_args(kind) for word in ([part] if isinstance(part, str) else _choices(part))]
-
-
-class Accounts:
-    """What the views of accounts and webhooks call that ``Console`` has in another form."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-
-    async def page(self, contains: str = "", start: int = 0) -> wire.JsonObject:
+    async def accounts(self, contains: str = "", start: int = 0) -> wire.JsonObject:
         """A page of the accounts whose names contain a text, in any case, with their standing."""
         text = contains.casefold()
         names = [account.name for account in await self._console.accounts() if text in account.name.casefold()]
         rows = [await self._console.standing(name) for name in names[max(start, 0) :][:ROWS]]
         return {"count": len(names), "size": ROWS, "rows": rows}
 
-    async def test_endpoint(
-        self, account: str, endpoint_id: str, allow_loopback: bool = False
-    ) -> dict[wire.EventType, wire.DeliveryAttempt]:
-        """``Console.test_endpoint`` over its own transport."""
-        return await self._console.test_endpoint(account, endpoint_id, allow_loopback=allow_loopback)
-
-    @staticmethod
-    def choices() -> wire.JsonObject:
+    def choices(self) -> wire.JsonObject:
         """What the forms offer: plans with their rate limits, scopes, and the words of webhooks."""
         plans: tuple[wire.PlanName, ...] = get_args(wire.PlanName)
         return {
             "plans": {plan: limits_of(wire.Account(name=plan, created_at="", plan=plan)) for plan in plans},
             "scopes": SCOPES,
-            "operator_scopes": [scope for scope in get_args(wire.Scope) if scope not in SCOPES],
             "events": get_args(wire.EventType),
             "profiles": get_args(wire.SignatureProfile),
             "delivery_states": get_args(wire.DeliveryState),
         }
 
+    def policy_fields(self) -> list[wire.JsonObject]:
+        """The fields of a policy and of the objects in it: what they mean, and their choices."""
+        return [
+            {
+                "path": f"{path}.{field.encode_name}".lstrip("."),
+                "meaning": prose(field_docs(kind).get(field.name, "")).replace("`", ""),
+                "choices": _choices(field.type),
+            }
+            for path, kind in _POLICY_PARTS.items()
+            for field in msgspec.structs.fields(kind)
+            if path != "classes[]" or field.name not in wire.Policy.__struct_fields__
+        ]
+
+
+def _choices(kind: object) -> list[str]:
+    return [word for part in get_args(kind) for word in ([part] if isinstance(part, str) else _choices(part))]
+
 
 def operations(router: Router, console: Console) -> dict[str, Operation]:
-    """The operations by name: those that read, and those that change."""
-    traces = router.traces
-    past = Past(router)
-    answers = Answers(router)
-    accounts = Accounts(console)
-    reads: dict[str, Method] = {
-        "status": router.status,
-        "models": router.models,
-        "usage": traces.usage,
-        "usage-groups": traces.usage_groups,
-        "latency": traces.latency_report,
-        "latency-by-day": traces.latency_by_day,
-        "fallback": traces.fallback_report,
-        "cache": traces.cache_report,
-        "traces": traces.query,
-        "trace": traces.get,
-        "feedback": traces.feedback_of,
-        "explain": past.explain,
-        "why-not": past.why_not,
-        "cache-stats": answers.stats,
-        "cache-explain": answers.explain,
-        "cache-risk": answers.risk,
-        "accounts": console.accounts,
-        "account-page": accounts.page,
-        "choices": accounts.choices,
-        "standing": console.standing,
-        "nearest-limits": console.nearest_limits,
-        "keys": console.keys,
-        "incidents": console.incidents,
-        "endpoints": console.endpoints,
-        "deliveries": console.deliveries,
-        "policies": console.policies.list,
-        "policy-states": console.policies.states,
-        "policy-fields": policy_fields,
-        "policy": console.policies.find,
-        "policy-versions": console.policies.versions,
-        "policy-check": console.policies.check,
-        "policy-diff": console.policies.diff,
-        "policy-compare": console.compare,
-        "policy-simulate": console.simulate,
-    }
-    changes: dict[str, Method] = {
-        "feedback-give": traces.feedback,
-        "account-create": console.create_account,
-        "account-change": console.change_account,
-        "account-credit": console.credit,
-        "key-create": console.create_key,
-        "key-change": console.change_key,
-        "key-revoke": console.revoke_key,
-        "incident-open": console.open_incident,
-        "incident-resolve": console.resolve_incident,
-        "endpoint-create": console.create_endpoint,
-        "endpoint-enable": console.enable_endpoint,
-        "endpoint-disable": console.disable_endpoint,
-        "endpoint-delete": console.delete_endpoint,
-        "endpoint-rotate": console.rotate_endpoint,
-        "endpoint-test": accounts.test_endpoint,
-        "delivery-replay": console.replay,
-        "policy-draft": console.policies.draft,
-        "policy-discard": console.policies.discard,
-        "policy-publish": console.policies.publish,
-        "policy-roll-back": console.policies.roll_back,
-        "policy-retire": console.policies.retire,
-    }
-    return {name: Operation(method) for name, method in reads.items()} | {
-        name: Operation(method, changes=True) for name, method in changes.items()
+    """The operations by name, such as ``console.create_account``."""
+    page = Page(router, console)
+    owners = {"router": router, "traces": router.traces, "console": console, "policies": console.policies, "page": page}
+    return {
+        f"{owner}.{name}": Operation(getattr(owners[owner], name), changes)
+        for table, changes in ((_READS, False), (_CHANGES, True))
+        for owner, names in table.items()
+        for name in names.split()
     }

@@ -259,8 +259,8 @@ class Ui:
         return f"{_cookie_name(exchange)}={value}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
 
     async def _serve_operation(self, exchange: Exchange, name: str) -> None:
-        """``GET /api/usage?{...}`` reads, and so does ``POST`` for arguments that are long for an address. ``POST
-        /api/key-create`` changes. The arguments are a JSON object."""
+        """``GET /api/traces.usage?{...}`` reads, and so does ``POST`` for long arguments. ``POST
+        /api/console.create_key`` changes. The arguments are a JSON object."""
         is_trial = name == "try"
         if not is_trial and name not in self._operations:
             raise NotFound(f"there is no operation {quoted(name)}")
@@ -278,6 +278,10 @@ class Ui:
         else:
             query: bytes = exchange.scope.get("query_string", b"")
             arguments = tree_of(unquote(query.decode("latin-1")).encode() or b"{}")
+        match arguments:
+            case {"account": wire.SYSTEM_ACCOUNT} if name in ("console.create_key", "console.change_key"):
+                # else a stolen session could make itself a key that outlasts it
+                raise PermissionDenied("keys of operators are made and changed on the command line: routewright keys")
         if is_trial:
             await self._try(exchange, arguments)
         else:

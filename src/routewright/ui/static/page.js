@@ -115,7 +115,7 @@ async function begin() {
 
 /** The accounts, and the one with most requests of the last days, which is shown first. */
 async function loadAccounts() {
-  const [accounts, usage] = await Promise.all([api.read("accounts"), api.read("usage", { group_by: "account" })]);
+  const [accounts, usage] = await Promise.all([api.read("console.accounts"), api.read("traces.usage", { group_by: "account" })]);
   const names = [...new Set(["default", ...accounts.map((account) => account.name)])];
   const requests = Object.fromEntries(names.map((name) => [name, 0]));
   for (const row of usage.data) requests[row.group] += row.requests;

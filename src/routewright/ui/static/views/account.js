@@ -7,9 +7,9 @@ import { Amount, Ask, MoneyFields, PERIODS, RateFields, Spent } from "./terms.js
 import { changesOf, periodsIn, periodsOf, ratesOf, runner, textOf } from "./terms.js";
 
 export function Account({ name, params }) {
-  const standing = useRead("standing", { account: name }, { every: 15 });
+  const standing = useRead("console.standing", { account: name }, { every: 15 });
   const run = runner({}, standing.reload);
-  const save = (terms) => run("account-change", { name, ...terms });
+  const save = (terms) => run("console.change_account", { name, ...terms });
   const links = html`<a href=${to("accounts")}>All accounts</a> <a href=${to("traces", { account: name })}>Traces</a>
     <a href=${to("webhooks", { account: name })}>Webhooks</a>`;
   return html`<${View} title=${name} actions=${links}><${Loaded} of=${standing}>${({ account, ...purses }) => html`
@@ -35,7 +35,7 @@ const newId = () => `page-${Date.now().toString(36)}-${Math.random().toString(36
 function AddCredit({ account, run }) {
   const ownId = useRef(newId()); // sent again after its answer was lost, a credit is not added twice
   const add = async ({ usd: amount = null, note = "", id = ownId.current }) => {
-    const credit = await run("account-credit", { account, usd: amount, note, id });
+    const credit = await run("console.credit", { account, usd: amount, note, id });
     ownId.current = newId();
     return credit;
   };
@@ -69,7 +69,7 @@ export const termsOf = (values) =>
 /** The fields of an account's terms, and of its name if it is new. */
 export function AccountFields({ account }) {
   const described = ([plan, rates]) => [plan, `${plan}: ${textOf(rates, "no rate limits but those below")}`];
-  return html`<${Loaded} of=${useRead("choices")}>${({ plans }) => html`
+  return html`<${Loaded} of=${useRead("page.choices")}>${({ plans }) => html`
     ${!account && html`<${Field} label="Name" name="name" autocomplete="off" autofocus />`}
     <${Select} label="Plan" name="plan" value=${account?.plan} options=${Object.entries(plans).map(described)} />
     <${Field} type="checkbox" label="Prepaid: the balance pays" name="prepaid" defaultChecked=${account?.prepaid} />
@@ -103,7 +103,7 @@ function TagLimits({ account, save }) {
 }
 
 function TagSpent({ account, limit: { key, value } }) {
-  const standing = useRead("standing", { account, tags: { [key]: value } }, { skip: value === null });
+  const standing = useRead("console.standing", { account, tags: { [key]: value } }, { skip: value === null });
   if (value === null) return "–";
   return html`<${Loaded} of=${standing}>${({ tags }) => tags.map((purse) =>
     html`<${Spent} label=${purse.name.split(":").at(-2)} purse=${purse} />`)}<//>`;

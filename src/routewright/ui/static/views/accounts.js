@@ -24,9 +24,9 @@ const COLUMNS = [
 function List({ params: { contains, start, ...params } }) {
   const { reloadAccounts } = useContext(Here);
   const first = Number(start ?? 0);
-  const page = useRead("account-page", { contains, start: first }, { every: 30 });
+  const page = useRead("page.accounts", { contains, start: first }, { every: 30 });
   const create = async ({ name = "", ...values }) => {
-    await change("account-create", { name, ...termsOf(values) });
+    await change("console.create_account", { name, ...termsOf(values) });
     reloadAccounts();
     go(["accounts", name]);
   };

@@ -70,7 +70,7 @@ const Lookup = ({ span }) => html`<div role="status"><p><b>${outcomeOf(span)}.</
   ${span.namespace && `Namespace ${span.namespace}. `}${span.key && html`Request <code>${span.key}</code>`}</p></div>`;
 
 function TraceLookups({ id, owner }) {
-  const trace = useRead("trace", { trace_id: id, ...owner });
+  const trace = useRead("traces.get", { trace_id: id, ...owner });
   return html`<${Loaded} of=${trace}>${(data) => {
     const spans = data.spans.filter((span) => span.type === "cache");
     if (!spans.length) return html`<${Empty}>The call <${TraceLink} id=${id} /> used no cache.<//>`;
@@ -83,11 +83,11 @@ export function Cache({ params }) {
   const range = RANGES[params.range] ? params.range : "7d";
   const times = timesOf(RANGES[range][1], RANGES[range][2]);
   const dates = { start_date: dayOf(times[0]), end_date: dayOf(times.at(-1)) };
-  const report = useRead("cache", { ...dates, ...owner }, { every: 60 });
-  const stats = useRead("cache-stats", owner, { every: 60 });
-  const risk = useRead("cache-risk", owner);
+  const report = useRead("traces.cache_report", { ...dates, ...owner }, { every: 60 });
+  const stats = useRead("page.cache_stats", { account: owner.account }, { every: 60 });
+  const risk = useRead("page.cache_risk", owner);
   const [explanation, setExplanation] = useState(null);
-  const explain = async ({ request = "" }) => setExplanation(await change("cache-explain", // keeps it out of addresses
+  const explain = async ({ request = "" }) => setExplanation(await change("page.explain_cache", // keeps it out of addresses
     { request: request.trim().startsWith("{") ? JSON.parse(request) : request, ...owner }));
   return html`<${View} title="Cache" actions=${html`<${Ranges} view="cache" params=${params} chosen=${range} />`}>
     <${Loaded} of=${report}>${(data) => html`<${Use} report=${data} stats=${stats.data} /><div class="columns">

@@ -30,7 +30,7 @@ export function Draft({ state: { record, version }, versions, params, act, reloa
         <${Rules} label=${version.label} policy=${version.policy} />`}<//>`;
   }
   const discard = html`<${Confirm} label="Discard" text="The draft will be removed. What is published stays."
-    act=${() => act("policy-discard", {}, () => "The draft is removed.")} />`;
+    act=${() => act("policies.discard", {}, () => "The draft is removed.")} />`;
   return html`<${Section} title="Draft" actions=${html`${edit}${discard}`}>
     <p class="note">By ${record.drafted_by || "somebody"}, <${Time} at=${record.drafted_at} /></p>
     <${Check} key=${`check ${record.drafted_at}`} name=${record.name} />
@@ -40,13 +40,13 @@ export function Draft({ state: { record, version }, versions, params, act, reloa
 }
 
 function Check({ name }) {
-  const check = useRead("policy-check", { name });
+  const check = useRead("policies.check", { name });
   if (check.error) return html`<${Failure} error=${check.error} />`;
   return html`<p class="note">${check.data ? "✓ Its models are known." : "Looking for its models…"}</p>`;
 }
 
 function Difference({ name, versions, against }) {
-  const diff = useRead("policy-diff", { name, against });
+  const diff = useRead("policies.diff", { name, against });
   const labels = versions.filter(({ policy }) => policy).map(({ label }) => label);
   const choice = html`<${Select} label="Compared with" options=${[["", "What is in force"], ...labels]}
     value=${against ?? ""} onChange=${(event) => setParams({ against: event.target.value })} />`;
@@ -84,12 +84,12 @@ export function Editor({ record, start, onSaved, onConflict, cancel }) {
     // a text with another name is a new policy
     const expect = base && base.name === policy?.name ? base : "absent";
     try {
-      const saved = await change("policy-draft", { policy, expect });
+      const saved = await change("policies.draft", { policy, expect });
       unsaved.delete(slot);
       onSaved(saved);
     } catch (error) {
       if (error.status === 412) {
-        const states = await read("policy-states");
+        const states = await read("policies.states");
         setTheirs(states.find((state) => state.record.name === policy.name));
         onConflict?.();
       }
@@ -126,7 +126,7 @@ function Theirs({ state: { record, version }, mine, take }) {
 /** What the fields of a policy mean. */
 function Fields() {
   const [isOpen, setOpen] = useState(false);
-  const fields = useRead("policy-fields", {}, { skip: !isOpen });
+  const fields = useRead("page.policy_fields", {}, { skip: !isOpen });
   return html`<details onToggle=${(event) => setOpen(event.target.open)}><summary>Fields of a policy</summary>
     ${isOpen && html`<${Loaded} of=${fields}>${(rows) => html`<${Table} caption="Fields of a policy" rows=${rows} columns=${[
         { name: "Field", of: ({ path }) => html`<code>${path}</code>` },

@@ -9,23 +9,21 @@ export const OPERATORS = "_system";
 
 /** The keys of an account. `standings`: of those with a budget. */
 export function Keys({ account, standings = [], params, title, onChange = () => {} }) {
-  const keys = useRead("keys", { account });
-  const choices = useRead("choices");
+  const keys = useRead("console.keys", { account });
+  const choices = useRead("page.choices");
   const ownId = useContext(Here).session.key_id;
   const ofOperators = account === OPERATORS;
-  const scopes = choices.data?.[ofOperators ? "operator_scopes" : "scopes"];
+  const scopes = choices.data?.scopes;
   const run = runner({ account }, () => { keys.reload(); onChange(); });
-  const termsOf = (values) => (ofOperators ? termsOfOperator : termsOfKey)(values, scopes);
-  const form = (key) => html`<${Loaded} of=${choices}>${() =>
-    html`<${Fields} apiKey=${key} ofOperators=${ofOperators} scopes=${scopes} />`}<//>`;
-  const create = html`<${Ask} label=${ofOperators ? "Create an operator's key" : "Create a key"}
-    act=${(values) => run("key-create", { environment: values.environment, ...termsOf(values) })}
+  const form = (key) => html`<${Loaded} of=${choices}>${() => html`<${Fields} apiKey=${key} scopes=${scopes} />`}<//>`;
+  const create = !ofOperators && html`<${Ask} label="Create a key"
+    act=${(values) => run("console.create_key", { environment: values.environment, ...termsOf(values, scopes) })}
     result=${({ secret, key }) => html`<${NewSecret} text=${secret}>This is the key “${key.name}”.<//>`}>${form()}<//>`;
   const effectOf = (key) => (ofOperators ? (key.id === ownId ? OWN : "") : MARKS);
-  const edit = (key) => html`<div class="actions"><${Ask} label="Change" title=${`Change the key ${key.name}`}
-    act=${(values) => run("key-change", { key_id: key.id, ...changesOf(termsIn(key), termsOf(values)) })}>
-      ${form(key)}<//>
-    <${Confirm} label="Revoke" title=${`Revoke the key ${key.name}`} act=${() => run("key-revoke", { key_id: key.id })}
+  const edit = (key) => html`<div class="actions">${!ofOperators && html`<${Ask} label="Change"
+    title=${`Change the key ${key.name}`} act=${(values) =>
+      run("console.change_key", { key_id: key.id, ...changesOf(termsIn(key), termsOf(values, scopes)) })}>${form(key)}<//>`}
+    <${Confirm} label="Revoke" title=${`Revoke the key ${key.name}`} act=${() => run("console.revoke_key", { key_id: key.id })}
       text=${`Within two seconds the key is refused everywhere, for good. ${effectOf(key)}`} /></div>`;
   const money = Object.fromEntries(standings.map((standing) => [standing.key.id, standing]));
   const columns = [
@@ -43,12 +41,13 @@ export function Keys({ account, standings = [], params, title, onChange = () => 
   const withRevoked = params.keys === "all";
   const command = ofOperators ? "_system --name ada --scope console:write" : "ACCOUNT --name website";
   return html`<${Section} title=${title} actions=${create}>
-    ${ofOperators && html`<p class="note">Operators sign in to this page with these keys, which open nothing else.</p>`}
+    ${ofOperators && html`<p class="note">Operators sign in to this page with these keys, which open nothing
+      else. The command line makes them: <code>routewright keys create ${command}</code></p>`}
     <${Loaded} of=${keys}>${(all) => {
       const active = all.filter((key) => !key.revoked_at);
       const rows = withRevoked ? all : active;
       return html`<${Table} caption=${title} columns=${columns} rows=${rows} keyOf=${(key) => key.id}
-          empty=${html`No active keys. Create one here, or run <code>routewright keys create ${command}</code>`} />
+          empty=${html`No active keys. Run <code>routewright keys create ${command}</code>`} />
         ${all.length > active.length && html`<button type="button" class="quiet"
           onClick=${() => setParams({ keys: withRevoked ? "" : "all" })}>
           ${withRevoked ? "Hide revoked keys" : `Show revoked keys (${all.length - active.length})`}</button>`}`;
@@ -76,10 +75,8 @@ function stateOf({ account, environment, revoked_at: at }) {
 /** The terms of a key as stored, and of what a form holds. All scopes are null: those to come are included. */
 const termsIn = ({ name, scopes, models, policies, budget_usd, limits, ...key }) =>
   ({ name, scopes, models, policies, budget_usd, limits: ratesOf(limits), ...periodsIn(key) });
-const termsOfOperator = ({ name = null, ...values }, all) => ({ name, scopes: all.filter((scope) => values[scope]) });
-function termsOfKey(values, all) {
-  const { name, scopes } = termsOfOperator(values, all);
-  const { models, policies, budget_usd = null } = values;
+function termsOf({ name = null, models, policies, budget_usd = null, ...values }, all) {
+  const scopes = all.filter((scope) => values[scope]);
   return { name, scopes: scopes.length === all.length ? null : scopes, models: linesOf(models),
     policies: linesOf(policies), budget_usd, limits: ratesOf(values), ...periodsOf(values) };
 }
@@ -89,13 +86,10 @@ function linesOf(text = "") {
   return lines.length ? lines : null;
 }
 
-function Fields({ apiKey: key, ofOperators, scopes }) {
-  const isChecked = (scope) => (key?.scopes ? key.scopes.includes(scope) : !ofOperators || scope === scopes[0]);
-  const name = html`<${Field} label="Name" name="name" defaultValue=${key?.name ?? ""} autocomplete="off" autofocus />`;
-  if (ofOperators) return html`${name}<${Checks} title="Scopes" names=${scopes} isChecked=${isChecked} />`;
-  return html`${name}
+function Fields({ apiKey: key, scopes }) {
+  return html`<${Field} label="Name" name="name" defaultValue=${key?.name ?? ""} autocomplete="off" autofocus />
     ${!key && html`<${Select} label="Environment" name="environment" options=${["production", "sandbox"]} />`}
-    <${Checks} title="Scopes" names=${scopes} isChecked=${isChecked} />
+    <${Checks} title="Scopes" names=${scopes} isChecked=${(scope) => key?.scopes?.includes(scope) ?? true} />
     <${MoneyFields} terms=${key}><${Amount} label="Budget in all" name="budget_usd" value=${key?.budget_usd} /><//>
     <${RateFields} rates=${key?.limits} empty="no limit besides the account's" />
     <${Area} label="Models" name="models" rows="3" defaultValue=${key?.models?.join("\n") ?? ""}

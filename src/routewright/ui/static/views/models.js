@@ -92,8 +92,8 @@ function Details({ model, circuit }) {
 }
 
 export function Models({ parts, params }) {
-  const models = useRead("models", {}, { every: 60 });
-  const status = useRead("status", {}, { every: 60 });
+  const models = useRead("router.models", {}, { every: 60 });
+  const status = useRead("router.status", {}, { every: 60 });
   const id = parts.join("/");
   const Filter = (label, name, options) => html`<${Select} label=${label} value=${params[name] || ""} options=${options}
     onChange=${(event) => setParams({ [name]: event.target.value })} />`;

@@ -99,7 +99,7 @@ const LIMITS = [
 ];
 
 function Limits({ account, every }) {
-  const limits = useRead("nearest-limits", { account }, { every });
+  const limits = useRead("console.nearest_limits", { account }, { every });
   const now = new Date();
   const days = new Date(Date.UTC(now.getUTCFullYear(), now.getUTCMonth() + 1, 0)).getUTCDate();
   const empty = html`No limits are set; <a href=${to("accounts")}>accounts</a> can have them.`;
@@ -110,18 +110,18 @@ function Limits({ account, every }) {
 }
 
 function Incidents() {
-  const incidents = useRead("incidents", {}, { every: 60 });
+  const incidents = useRead("console.incidents", {}, { every: 60 });
   const save = (operation, close) => async (values) => {
     await change(operation, values);
     incidents.reload();
     close?.();
   };
-  const form = (close) => html`<${Form} action="Open" cancel=${close} onSubmit=${save("incident-open", close)}>
+  const form = (close) => html`<${Form} action="Open" cancel=${close} onSubmit=${save("console.open_incident", close)}>
     <${Field} label="Title" name="title" required />
     <${Select} label="Severity" name="severity" options=${["minor", "major", "critical"]} />
     <${Field} label="Address of a status page" name="status_url" type="url" hint="Optional, https" /><//>`;
   const resolve = (row) => html`<${Badge} kind="bad">open<//> <${Confirm} label="Resolve" title="Resolve ${row.title}"
-    kind="primary" text="It stays in the list." act=${() => save("incident-resolve")({ id: row.id })} />`;
+    kind="primary" text="It stays in the list." act=${() => save("console.resolve_incident")({ id: row.id })} />`;
   const link = (url) => /^https:/.test(url) && html` <a href=${url} rel="noreferrer">status page</a>`;
   const columns = [
     column("Incident", (row) => html`${row.title}${link(row.status_url)}`),
@@ -180,14 +180,14 @@ export function Overview({ params }) {
   const owner = { ...of, environment };
   const dates = { start_date: dayOf(times[0]), end_date: dayOf(times.at(-1)) };
   const report = { ...dates, ...owner };
-  const groups = useRead("usage-groups", of);
+  const groups = useRead("traces.usage_groups", of);
   const groupBy = !isAll && params.group_by === "account" ? "model" : params.group_by || "model";
-  const usage = useRead("usage", { ...report, group_by: groupBy, bucket: step === HOUR ? "hour" : "day" }, { every });
-  const latency = useRead("latency", report, { every });
-  const byDay = useRead("latency-by-day", { ...report, start_date: dayOf(days[0]) }, { every });
-  const fallback = useRead("fallback", report, { every });
-  const cache = useRead("cache", report, { every });
-  const status = useRead("status", {}, { every: 10 });
+  const usage = useRead("traces.usage", { ...report, group_by: groupBy, bucket: step === HOUR ? "hour" : "day" }, { every });
+  const latency = useRead("traces.latency_report", report, { every });
+  const byDay = useRead("traces.latency_by_day", { ...report, start_date: dayOf(days[0]) }, { every });
+  const fallback = useRead("traces.fallback_report", report, { every });
+  const cache = useRead("traces.cache_report", report, { every });
+  const status = useRead("router.status", {}, { every: 10 });
   const since = range === "24h" ? "yesterday and today (UTC)" : "";
   const note = html`<span class="note">${since}</span>`;
   const options = (groups.data || [groupBy]).map((name) => [name, nameOf(name)]);

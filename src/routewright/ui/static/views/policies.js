@@ -32,7 +32,7 @@ const COLUMNS = [
 ];
 
 function List({ writes }) {
-  const states = useRead("policy-states");
+  const states = useRead("policies.states");
   const add = writes && html`<${Button} kind="primary" onClick=${() => go("policies", { new: 1 })}>New policy<//>`;
   return html`<${View} title="Policies" actions=${add}><${Loaded} of=${states}>${(rows) => html`<${Table}
     caption="Policies" rows=${rows} columns=${COLUMNS} keyOf=${({ record }) => record.name} empty=${html`No policy is stored.
@@ -41,8 +41,8 @@ function List({ writes }) {
 }
 
 function Policy({ name, params }) {
-  const states = useRead("policy-states");
-  const versions = useRead("policy-versions", { name });
+  const states = useRead("policies.states");
+  const versions = useRead("policies.versions", { name });
   const [outcome, setOutcome] = useState(null);
   const reload = () => { states.reload(); versions.reload(); };
   const actOn = (expect) => async (operation, args, text) => {
@@ -93,14 +93,14 @@ function Actions({ state: { record, version, shared }, versions, act }) {
       <${Publication} label="Change the share" act=${act} share=${record.share}
         text="The part of the traffic that ${shared.label} serves. A larger part keeps those who have it." />
       <${Confirm} label="End the share" text="${version?.label} will serve all of the traffic again. ${SOON}"
-        act=${() => act("policy-roll-back", {}, ({ label }) => `${label} serves all of the traffic again.`)} />`}
+        act=${() => act("policies.roll_back", {}, ({ label }) => `${label} serves all of the traffic again.`)} />`}
     ${isOurs && !shared && record.draft && html`
       <${Publication} label="Publish" kind="primary" act=${act} text="${draft} will serve all of the traffic." />
       ${version && html`<${Publication} label="Publish to a share" act=${act} share=${{ by: "account" }}
         text="${draft} will serve a part of the traffic beside ${version.label}." />`}`}
     ${isOurs && !shared && known.length > 0 && html`<${RollBack} record=${record} versions=${known} act=${act} />`}
     ${version && html`<${Confirm} label="Retire" text=${retiring}
-      act=${() => act("policy-retire", {}, () => `${record.name} is retired.`)} />`}
+      act=${() => act("policies.retire", {}, () => `${record.name} is retired.`)} />`}
   </div>`;
 }
 
@@ -108,9 +108,9 @@ function Actions({ state: { record, version, shared }, versions, act }) {
 function Publication({ label, kind, text, act, share }) {
   const publish = ({ note, part, share_by }) => (share
     // a share that is not set would be refused as "", but publish to all as undefined
-    ? act("policy-publish", { note, share_by, share: typeof part === "number" ? part / 100 : part ?? "" },
+    ? act("policies.publish", { note, share_by, share: typeof part === "number" ? part / 100 : part ?? "" },
       (version) => `${version.label} serves ${part} % of the traffic.`)
-    : act("policy-publish", { note }, (version) => `${version.label} serves all of the traffic.`));
+    : act("policies.publish", { note }, (version) => `${version.label} serves all of the traffic.`));
   return html`<${Opens} label=${label} kind=${kind}>${(close) => html`<p>${text} ${SOON}</p>
     <${Form} action=${label} cancel=${close} onSubmit=${async (values) => { await publish(values); close(); }}>
       ${share && html`<${Field} label="Share in percent" name="part" inputmode="decimal" autocomplete="off"
@@ -124,7 +124,7 @@ function Publication({ label, kind, text, act, share }) {
 function RollBack({ record, versions, act }) {
   const options = versions.map(({ label, note }) => [label, note ? `${label}: ${note}` : label]);
   const before = versions.find(({ content }) => content === record.previous.at(-1));
-  const run = (values) => act("policy-roll-back", values, ({ label }) => `${label} serves all of the traffic.`);
+  const run = (values) => act("policies.roll_back", values, ({ label }) => `${label} serves all of the traffic.`);
   return html`<${Opens} label="Roll back" kind="danger">${(close) => html`
     <p>The version will serve all of the traffic. ${SOON} A draft stays.</p>
     <${Form} action="Roll back" kind="danger" cancel=${close} onSubmit=${async (values) => { await run(values); close(); }}>

@@ -18,7 +18,7 @@ function interval(figure, format) {
 export function Simulation({ state: { record, version }, versions, params }) {
   const { accounts } = useContext(Here);
   const args = { draft: params.draft || record.name, since: params.since, filter: params.filter, account: params.of };
-  const report = useRead("policy-simulate", args, { skip: !params.since });
+  const report = useRead("console.simulate", args, { skip: !params.since });
   const labels = versions.filter(({ policy }) => policy).map(({ label }) => label);
   const own = record.draft || version ? [[record.name, record.draft ? "The draft" : `In force, ${version.label}`]] : [];
   const run = (values) => {
@@ -108,7 +108,7 @@ const FIGURES = {
 export function Comparison({ state, params: { since = "7d" } }) {
   const { name } = state.record;
   const { environment } = useOwner();
-  const comparison = useRead("policy-compare", { name, since, environment });
+  const comparison = useRead("console.compare", { name, since, environment });
   const span = html`<${Select} label="Requests of" value=${since} options=${SPANS}
     onChange=${(event) => setParams({ since: event.target.value })} />`;
   const figures = Object.entries(FIGURES);

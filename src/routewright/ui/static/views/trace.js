@@ -137,7 +137,7 @@ function Replay({ span, replay: { decision, is_same: isSame, refusal, explanatio
 
 function WhyNot({ query, models }) {
   const { model } = useContext(Here).route.params;
-  const answer = useRead("why-not", { ...query, model }, { skip: !model });
+  const answer = useRead("page.why_not", { ...query, model }, { skip: !model });
   return html`<h3>What would change it</h3>
     <${Form} action="Explain" kind="plain" key=${model} onSubmit=${async (values) => setParams({ model: values.model })}>
       <${Field} label="Why not this model?" name="model" value=${model} list="models-of-decision" autocomplete="off" />
@@ -147,7 +147,7 @@ function WhyNot({ query, models }) {
 
 /** Why a trace's model was chosen. */
 export function Why({ trace, query }) {
-  const replay = useRead("explain", query, { skip: !trace.decision_input });
+  const replay = useRead("page.explain", query, { skip: !trace.decision_input });
   const span = trace.spans.find(({ type, parent_id: parent }) => type === "decision" && parent === null);
   const { shadow, passed_by: passedBy } = span || {};
   const { decision } = replay.data || {};
@@ -165,9 +165,9 @@ export function Why({ trace, query }) {
 // --- The rest
 
 function Feedback({ query }) {
-  const feedback = useRead("feedback", query);
+  const feedback = useRead("traces.feedback_of", query);
   const form = (close) => html`<${Form} action="Save" cancel=${close} onSubmit=${async (values) => {
-    await change("feedback-give", { ...query, ...values });
+    await change("traces.feedback", { ...query, ...values });
     close();
     feedback.reload();
   }}><${Field} label="Score" name="score" type="number" min="0" max="1" step="any" hint="0: useless, 1: perfect" />
@@ -191,7 +191,7 @@ export function Trace({ id }) {
   useEffect(() => { // a link to share names the account, since the one that is shown first may change
     if (params.account !== account && accounts.length > 1) setParams({ account }, { replace: true });
   }, [id]);
-  return html`<${View} title="Trace ${id}"><${Loaded} of=${useRead("trace", query)}>${(trace) => html`
+  return html`<${View} title="Trace ${id}"><${Loaded} of=${useRead("traces.get", query)}>${(trace) => html`
     ${trace.error && html`<p class="failure">${trace.error}</p>`}
     <dl class="figures">
       <${Figure} name="Status" value=${inWords(trace.status)} kind=${STATUS[trace.status]} note=${html`<${Time} at=${trace.created_at} />`} />

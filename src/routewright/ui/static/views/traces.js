@@ -82,7 +82,7 @@ class Rows {
     if (this.isLoading || !(again || this.hasMore)) return;
     this.isLoading = true;
     try {
-      const page = await read("traces", { ...this.args, limit: PAGE, cursor: again ? undefined : this.cursor });
+      const page = await read("traces.query", { ...this.args, limit: PAGE, cursor: again ? undefined : this.cursor });
       if (again) Object.assign(this, { rows: [], waiting: [], isBehind: false, active: null, isRead: true });
       this.rows = this.rows.concat(page.data);
       Object.assign(this, { error: null, cursor: page.next_cursor, hasMore: page.has_more });
@@ -99,7 +99,7 @@ class Rows {
     const from = new Date(Math.max(newest, Date.now() - OLD_MS) - LATE_MS).toISOString();
     try {
       const since = this.args.since > from ? this.args.since : from;
-      const page = await read("traces", { ...this.args, since, limit: PAGE }, { polling: true });
+      const page = await read("traces.query", { ...this.args, since, limit: PAGE }, { polling: true });
       const known = new Set([...this.waiting, ...this.rows].map((row) => row.id));
       const last = this.hasMore && this.rows.length ? keyOf(this.rows.at(-1)) : ""; // later pages bring what is below
       const fresh = page.data.filter((row) => !known.has(row.id) && keyOf(row) > last);

@@ -13,8 +13,8 @@ const OWNER = "default"; // the account of these requests
 
 export function Try({ params }) {
   const { writes } = useContext(Here).session;
-  const policies = useRead("policy-states", {}, { skip: !writes });
-  const models = useRead("models", {}, { skip: !writes });
+  const policies = useRead("policies.states", {}, { skip: !writes });
+  const models = useRead("router.models", {}, { skip: !writes });
   const [trial, setTrial] = useState(null);
   const running = useRef(null);
   useEffect(() => () => running.current?.abort(), []);
@@ -77,7 +77,7 @@ const KINDS = { Done: "good", Failed: "bad", "Broken off": "bad", Stopped: "warn
 function Answer({ trial: { environment, state, text, reasoning, fallbacks, trace_id, routing, result, error } }) {
   const id = trace_id ?? error?.trace_id;
   const query = { trace_id: id, account: OWNER, environment };
-  const trace = useRead("trace", query, { skip: !id || !(result || error) });
+  const trace = useRead("traces.get", query, { skip: !id || !(result || error) });
   return html`<div><${Section} title="Answer" actions=${html`
       <span role="status"><${Badge} kind=${KINDS[state]}>${state}<//></span>
       ${result?.cache_hit && html`<${Badge}>from the cache<//>`}

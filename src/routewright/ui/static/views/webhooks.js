@@ -13,11 +13,11 @@ const answerOf = ({ status, error, duration_ms }) => [status ?? error, ms(durati
 
 export function Webhooks({ params }) {
   const { account } = useOwner();
-  const endpoints = useRead("endpoints", { account }, { every: 15 });
+  const endpoints = useRead("console.endpoints", { account }, { every: 15 });
   const views = (choices, all) => html`
     <${Endpoints} account=${account} all=${all} choices=${choices} onChange=${endpoints.reload} />
     <${Deliveries} account=${account} endpoints=${all} states=${choices.delivery_states} params=${params} />`;
-  return html`<${View} title="Webhooks"><${Loaded} of=${useRead("choices")}>${(choices) =>
+  return html`<${View} title="Webhooks"><${Loaded} of=${useRead("page.choices")}>${(choices) =>
     html`<${Loaded} of=${endpoints}>${(all) => views(choices, all)}<//>`}<//><//>`;
 }
 
@@ -45,18 +45,14 @@ function stateOf({ disabled_at, old_secret_until }) {
       html`<div class="note">The old secret signs until <${Time} at=${old_secret_until} /></div>`}`;
 }
 
-const Loopback = () => html`<${Field} type="checkbox" name="allow_loopback"
-  label="Allow the machine of this server, also over http" />`;
-
 function Create({ choices, run }) {
   const { environment } = useOwner();
   const eventsOf = (values) => choices.events.filter((event) => values[event]);
-  const act = ({ url = "", profile, allow_loopback, environment: chosen, ...values }) =>
-    run("endpoint-create", { url, profile, allow_loopback, environment: chosen, events: eventsOf(values) });
+  const act = ({ url = "", profile, environment: chosen, ...values }) =>
+    run("console.create_endpoint", { url, profile, environment: chosen, events: eventsOf(values) });
   return html`<${Ask} label="Create an endpoint" kind="primary" act=${act} result=${({ secret, endpoint }) =>
     html`<${NewSecret} text=${secret}>This secret signs deliveries to ${endpoint.url}.<//>`}>
     <${Field} label="URL" name="url" type="url" autocomplete="off" hint="https, on a public host." autofocus />
-    <${Loopback} />
     <${Checks} title="Events" names=${choices.events} isChecked=${() => true} />
     <${Select} label="Environment" name="environment" value=${environment} options=${["production", "sandbox"]} />
     <${Select} label="Signature" name="profile" options=${choices.profiles}
@@ -68,32 +64,32 @@ function Actions({ row: { url, disabled_at }, run }) {
   const outcomes = (answers) =>
     html`<${Pairs} rows=${Object.entries(answers).map(([event, attempt]) => [event, answerOf(attempt)])} />`;
   return html`<div class="actions">
-    <${Ask} label="Test" title=${`Test ${url}`} act=${(values) => run("endpoint-test", values)} result=${outcomes}>
-      <p>A signed sample of each of its events is sent once. Nothing is stored.</p><${Loopback} /><//>
-    <${Confirm} label="Replay failed" kind="" act=${async () => setRestarted(await run("delivery-replay"))}
+    <${Ask} label="Test" title=${`Test ${url}`} act=${() => run("console.test_endpoint")} result=${outcomes}>
+      <p>A signed sample of each of its events is sent once. Nothing is stored.</p><//>
+    <${Confirm} label="Replay failed" kind="" act=${async () => setRestarted(await run("console.replay"))}
       text="All events of the last 24 hours that it has not accepted are delivered again, under the same ids." />
-    <${Ask} label="Rotate the secret" act=${(values) => run("endpoint-rotate", { overlap_s: Number(values.overlap_s) })}
+    <${Ask} label="Rotate the secret" act=${(values) => run("console.rotate_endpoint", { overlap_s: Number(values.overlap_s) })}
       result=${({ secret }) => html`<${NewSecret} text=${secret}>This is the new signing secret.<//>`}>
       <${Select} label="The old secret signs, too, for" name="overlap_s" value=${24 * HOUR} options=${OVERLAPS} /><//>
     ${disabled_at
       ? html`<${Confirm} label="Enable" kind="" text="New events are delivered again."
-          act=${() => run("endpoint-enable")} />`
+          act=${() => run("console.enable_endpoint")} />`
       : html`<${Confirm} label="Disable" text="Deliveries stop. Pending ones fail, and can be replayed for 24 hours."
-          act=${() => run("endpoint-disable")} />`}
+          act=${() => run("console.disable_endpoint")} />`}
     <${Confirm} label="Delete" text=${`${url} and its deliveries are removed for good.`}
-      act=${() => run("endpoint-delete")} />
+      act=${() => run("console.delete_endpoint")} />
     ${restarted !== null && html`<span role="status">Deliveries restarted: ${count(restarted)}</span>`}</div>`;
 }
 
 function Deliveries({ account, endpoints, states, params: { endpoint: id, state, after, ...params } }) {
   const endpoint = endpoints.find((one) => one.id === id)?.id; // it may be deleted, or of another account
   const filter = { account, endpoint_id: endpoint, state, after, limit: PAGE };
-  const deliveries = useRead("deliveries", filter, { every: after ? 0 : 5 });
+  const deliveries = useRead("console.deliveries", filter, { every: after ? 0 : 5 });
   const urls = Object.fromEntries(endpoints.map(({ id, url }) => [id, url]));
   const page = (place) => to("webhooks", { endpoint, state, ...params, after: place });
   const choose = (name) => (event) => setParams({ [name]: event.target.value, after: "" });
   const run = runner({ account }, deliveries.reload);
-  const replay = ({ endpoint_id, event_id }) => run("delivery-replay", { endpoint_id, event_id });
+  const replay = ({ endpoint_id, event_id }) => run("console.replay", { endpoint_id, event_id });
   const columns = [
     { name: "Event", kind: "word", of: ({ event_type: type, event_id: id }) =>
       html`${type}<br /><small class="note">${id}</small>` },
