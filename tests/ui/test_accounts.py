@@ -12,7 +12,7 @@ from routewright import Console
 from routewright.testing import FakeClock
 from routewright.ui.api import ROWS
 
-from .browser import Browser, page
+from .browser import Browser, operator_key, page
 
 pytestmark = pytest.mark.anyio
 
@@ -98,7 +98,7 @@ async def test_no_answer_holds_a_digest_or_a_secret_but_the_new_one(console: Con
         "page.accounts": {},
     }.items():
         answers[operation] = str((await read(browser, operation, **arguments))[1])
-    answers["operators"] = str((await read(browser, "keys", account="_system"))[1])
+    answers["operators"] = str((await read(browser, "console.keys", account="_system"))[1])
     stored_keys = await console.keys("acme") + await console.keys("_system")
     hidden = [stored.digest for stored in stored_keys]
     hidden += [sealed.sealed for stored in await console.endpoints("acme") for sealed in stored.secrets]
@@ -109,3 +109,27 @@ async def test_no_answer_holds_a_digest_or_a_secret_but_the_new_one(console: Con
     for name, text in answers.items():
         assert [secret for secret in hidden if secret in text] == [], name
         assert not any(field in text for field in ("'digest'", "'secrets'")), name
+
+
+async def test_only_the_owner_of_the_machine_sends_webhooks_to_it(console: Console, clock: FakeClock) -> None:
+    await console.create_account("acme")
+    endpoint = {"account": "acme", "url": "http://127.0.0.1:9/in"}
+    for path, expected in (("link", 200), ("key", 400)):
+        browser = page(console, clock, link_token="t" if path == "link" else None)
+        secret = "t" if path == "link" else (await operator_key(console)).secret.reveal()
+        assert await browser.sign_in(**{path: secret}) == 200
+        assert (await browser.ask("POST", "/api/console.create_endpoint", endpoint))[0] == expected
+        asked = endpoint | {"allow_loopback": True}
+        assert (await browser.ask("POST", "/api/console.create_endpoint", asked))[0] == 400
+
+
+async def test_operators_keys_are_not_made_on_the_page(console: Console, clock: FakeClock) -> None:
+    browser = page(console, clock)
+    new = await operator_key(console)
+    await browser.sign_in(key=new.secret.reveal())
+    made = {"account": "_system", "name": "eve", "scopes": ["console:write"]}
+    changed = {"account": "_system", "key_id": new.key.id, "name": "eve"}
+    for name, arguments in (("create_key", made), ("change_key", changed)):
+        status, answer, _ = await browser.ask("POST", f"/api/console.{name}", arguments)
+        assert (status, "command line" in answer["error"]["message"]) == (403, True)
+    assert [key.name for key in await console.keys("_system")] == [new.key.name]

@@ -56,8 +56,8 @@ _CHANGES = {
     "create_endpoint enable_endpoint disable_endpoint delete_endpoint rotate_endpoint test_endpoint replay",
     "policies": "draft discard publish roll_back retire",
 }
-_NOT_HERE = {"transport", "allow_loopback"}
-"""Arguments that only code and the command line have: an operator must not reach the server's own machine."""
+_NOT_HERE = {"by", "transport", "allow_loopback"}
+"""Arguments that the page does not choose."""
 MOST_TRACES = 500
 """Traces that the risk of the cache is read from."""
 _STORED_ONLY = {"digest", "secrets"}
@@ -73,6 +73,8 @@ class Operation(Struct, frozen=True):
 
     method: Callable[..., object]
     changes: bool = False
+    allow_loopback: bool = False
+    """The operator may have webhooks sent to this machine."""
 
     async def __call__(self, arguments: object, operator: str) -> object:
         """Call it with a JSON object, and return JSON values. Raises ``ValidationFailed`` and what the method does."""
@@ -81,8 +83,6 @@ class Operation(Struct, frozen=True):
         if not isinstance(arguments, dict):
             raise ValidationFailed.at("", "is not a JSON object", "send the arguments by name")
         values = dict(arguments)
-        if "by" in expected:
-            values["by"] = operator
         for name, value in values.items():
             if name not in expected:
                 raise ValidationFailed.at(
@@ -93,6 +93,8 @@ class Operation(Struct, frozen=True):
         for name, parameter in expected.items():
             if parameter.default is parameter.empty and name not in values:
                 raise ValidationFailed.at(name, "is missing", "send it")
+        ours = {"by": operator, "allow_loopback": self.allow_loopback}
+        values |= {name: ours[name] for name in ours if name in parameters}
         result = self.method(**values)
         return shown(await result if isawaitable(result) else result)
 
@@ -250,12 +252,12 @@ def _choices(kind: object) -> list[str]:
     return [word for part in get_args(kind) for word in ([part] if isinstance(part, str) else _choices(part))]
 
 
-def operations(router: Router, console: Console) -> dict[str, Operation]:
+def operations(router: Router, console: Console, *, allow_loopback: bool = False) -> dict[str, Operation]:
     """The operations by name, such as ``console.create_account``."""
     page = Page(router, console)
     owners = {"router": router, "traces": router.traces, "console": console, "policies": console.policies, "page": page}
     return {
-        f"{owner}.{name}": Operation(getattr(owners[owner], name), changes)
+        f"{owner}.{name}": Operation(getattr(owners[owner], name), changes, allow_loopback)
         for table, changes in ((_READS, False), (_CHANGES, True))
         for owner, names in table.items()
         for name in names.split()

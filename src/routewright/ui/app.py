@@ -103,6 +103,7 @@ class Ui:
         self._authorize = authorize
         self._hosts = frozenset(host.lower() for host in hosts)
         self._link_token = link_token
+        self._has_link = link_token is not None
         self._owner = owner
         # sessions that began with a link end with the process, and hold nowhere else
         self._process_keys = (secrets.token_bytes(32),)
@@ -114,7 +115,8 @@ class Ui:
 
     @cached_property
     def _operations(self) -> dict[str, Operation]:
-        return operations(self._router, self._console)
+        # a link is for the owner of this machine, whom nothing keeps from it
+        return operations(self._router, self._console, allow_loopback=self._has_link)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection."""
