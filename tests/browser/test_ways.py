@@ -24,7 +24,7 @@ ATTACK = """<!doctype html><title>evil</title><script>
     fetch("URL/api/console.accounts", { credentials }),
     fetch("URL/session", { credentials }),
     fetch("URL/session", { credentials, method: "DELETE", mode: "no-cors" }),
-    fetch("URL/api/console.create_account", { ...post, headers: { ...json, "X-Change-Token": "x" } }),
+    fetch("URL/api/console.create_account", { ...post, headers: { ...json, "X-Session-Token": "x" } }),
     fetch("URL/api/console.create_account", { ...post, mode: "no-cors" }),
     fetch("URL/api/console.create_account", { ...post, mode: "no-cors", headers: { "Content-Type": "text/plain" } }),
   ];
@@ -56,6 +56,7 @@ def test_the_browser_that_the_command_opens_is_signed_in(page: Page, tmp_path: P
 def test_the_page_says_that_the_session_is_over(open_ui: Callable[..., Page], problems: Problems) -> None:
     page = open_ui(Router.sandbox(), at="models")
     expect(page.get_by_role("heading", level=1)).to_have_text("Models")
+    expect(page.get_by_text("Loading")).to_have_count(0)
     ((name, value),) = [(cookie["name"], cookie["value"]) for cookie in page.context.cookies()]
     page.context.add_cookies([{"name": name, "value": f"{value}x", "domain": "127.0.0.1", "path": "/"}])
     with problems.expect("GET .*: 401"):

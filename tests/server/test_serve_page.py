@@ -44,11 +44,12 @@ class Page(NamedTuple):
     def key(self) -> Any:
         return self.console.blocking.create_key("_system", name="ada", scopes=["console:write"])
 
-    def cookie(self, key: str) -> str:
-        status, _, headers = self.ask("POST", "/ui/session", {"key": key})
+    def sign_in(self, key: str) -> dict[str, str]:
+        """Signs in. Returns what the requests of the session carry."""
+        status, session, headers = self.ask("POST", "/ui/session", {"key": key})
         assert status == 200
         assert "; Path=/ui/; " in headers["set-cookie"]
-        return headers["set-cookie"].partition(";")[0]
+        return {"cookie": headers["set-cookie"].partition(";")[0], "x_session_token": json.loads(session)["token"]}
 
 
 @pytest.fixture(scope="module")
@@ -87,13 +88,14 @@ def test_the_page_is_beside_the_health_checks_and_not_at_the_port_for_requests(p
 def test_a_session_holds_in_all_workers_until_its_key_is_revoked(page: Page) -> None:
     new = page.key()
     assert page.statuses("/ui/api/console.accounts") == {401}
-    cookie = page.cookie(new.secret.reveal())
-    assert page.statuses("/ui/api/console.accounts", cookie=cookie) == {200}
+    session = page.sign_in(new.secret.reveal())
+    assert page.statuses("/ui/api/console.accounts", **session) == {200}
     page.console.blocking.revoke_key("_system", new.key.id)
-    assert page.statuses("/ui/api/console.accounts", cookie=cookie) == {401}
+    assert page.statuses("/ui/api/console.accounts", **session) == {401}
     logs = page.server.log + page.server.out.read_text("utf-8").partition("ui/")[2]
     assert new.secret.reveal() not in logs
-    assert cookie.partition("=")[2] not in logs
+    assert session["cookie"].partition("=")[2] not in logs
+    assert session["x_session_token"] not in logs
 
 
 def test_a_proxy_that_ends_tls_makes_the_cookie_secure(page: Page) -> None:
@@ -117,17 +119,17 @@ def test_a_name_that_no_configuration_lists_is_refused(page: Page) -> None:
 
 
 def test_a_request_line_that_is_far_too_long_is_refused(page: Page) -> None:
-    cookie = page.cookie(page.key().secret.reveal())
-    assert page.ask("GET", f"/ui/api/console.accounts?{'%20' * 9_000}", cookie=cookie)[0] in (200, 400)
-    assert page.ask("GET", f"/ui/api/console.accounts?{'%20' * 20_000}", cookie=cookie)[0] == 431
+    session = page.sign_in(page.key().secret.reveal())
+    assert page.ask("GET", f"/ui/api/console.accounts?{'%20' * 9_000}", **session)[0] in (200, 400)
+    assert page.ask("GET", f"/ui/api/console.accounts?{'%20' * 20_000}", **session)[0] == 431
 
 
 def test_sessions_outlast_the_workers(page: Page) -> None:
-    cookie = page.cookie(page.key().secret.reveal())
+    session = page.sign_in(page.key().secret.reveal())
     before = set(page.server.children)
     page.server.signal(signal.SIGHUP)
     page.server.until(lambda: len(page.server.children) == 2 and not before & set(page.server.children))
-    assert page.statuses("/ui/api/console.accounts", cookie=cookie) == {200}
+    assert page.statuses("/ui/api/console.accounts", **session) == {200}
 
 
 def test_a_name_of_the_configuration_is_served(tmp_path: Path) -> None:

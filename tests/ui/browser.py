@@ -27,9 +27,11 @@ class Browser:
         self.token = ""
         self.scope: dict[str, Any] = {}
         """Parts of the scope that the server sets."""
+        self.before_body: Callable[[], Awaitable[object]] | None = None
+        """What happens before the body of a request arrives."""
 
     async def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any, dict[str, str]]:
-        sent = {"host": HOST, "content-type": "application/json", "cookie": self.cookie, "x-change-token": self.token}
+        sent = {"host": HOST, "content-type": "application/json", "cookie": self.cookie, "x-session-token": self.token}
         if method != "GET":
             sent["origin"] = f"http://{HOST}"
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
@@ -50,6 +52,8 @@ class Browser:
         async def receive() -> Any:
             if not requests:
                 await anyio.sleep_forever()
+            if self.before_body is not None:
+                await self.before_body()
             return requests.pop()
 
         async def send(message: Any) -> None:

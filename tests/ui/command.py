@@ -43,7 +43,7 @@ class Command:
     def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         headers = {"Origin": f"http://127.0.0.1:{self.port}", "Content-Type": "application/json"}
-        headers |= {"Cookie": self.cookie, "X-Change-Token": self.change_token}
+        headers |= {"Cookie": self.cookie, "X-Session-Token": self.change_token}
         connection.request(method, path, None if body is None else json.dumps(body), headers)
         response = connection.getresponse()
         text = response.read()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -83,13 +84,10 @@ async def test_a_change_needs_the_token_the_origin_and_the_right(console: Consol
     browser = page(console, clock, link_token="t")
     assert (await browser.ask("POST", "/api/console.create_account", {"name": "acme"}))[0] == 401
     await browser.sign_in(link="t")
-    assert (await browser.ask("POST", "/api/console.create_account", {"name": "acme"}, x_change_token="wrong"))[
-        0
-    ] == 403
-    assert (await browser.ask("POST", "/api/console.create_account", {"name": "acme"}, origin="http://evil.example"))[
-        0
-    ] == 403
-    assert (await browser.ask("POST", "/api/console.create_account", {"name": "acme"}, origin=""))[0] == 403
+    name = {"name": "acme"}
+    assert await browser.status("POST", "/api/console.create_account", name, x_session_token="wrong") == 401
+    assert await browser.status("POST", "/api/console.create_account", name, origin="http://evil.example") == 403
+    assert await browser.status("POST", "/api/console.create_account", name, origin="") == 403
     assert (await browser.ask("GET", "/api/console.accounts", sec_fetch_site="same-site"))[0] == 403
     assert await console.accounts() == []
     assert (await browser.ask("POST", "/api/console.create_account", {"name": "acme"}))[0] == 200
@@ -177,6 +175,7 @@ async def test_revoking_the_key_ends_its_sessions_in_every_worker(console: Conso
     new = await operator_key(console)
     await here.sign_in(key=new.secret.reveal())
     there.cookie = here.cookie
+    there.token = here.token
     assert await there.status("GET", "/api/console.accounts") == 200
     await console.revoke_key("_system", new.key.id)
     for browser in (here, there):
@@ -253,8 +252,33 @@ async def test_the_token_of_another_session_changes_nothing(console: Console, cl
     await eve.sign_in(key=(await operator_key(console, name="eve")).secret.reveal())
     for token in (eve.token, "", ada.token[:-1], ada.token.upper(), f"{ada.token} ", "é"):
         body = {"name": "acme"}
-        assert await ada.status("POST", "/api/console.create_account", body, x_change_token=token) == 403, token
+        assert await ada.status("POST", "/api/console.create_account", body, x_session_token=token) == 401, token
     assert await ada.status("POST", "/api/console.create_account", {"name": "acme"}) == 200
+
+
+async def test_a_cookie_alone_is_worth_nothing(console: Console, clock: FakeClock) -> None:
+    browser = page(console, clock)
+    await browser.sign_in(key=(await operator_key(console)).secret.reveal())
+    thief = page(console, clock)
+    thief.cookie = browser.cookie
+    for path in ("/session", "/api/console.accounts"):
+        assert await thief.status("GET", path) == 401
+        assert await browser.status("GET", path) == 200
+
+
+async def test_a_change_that_arrives_after_the_revocation_is_refused(console: Console, clock: FakeClock) -> None:
+    browser = page(console, clock)
+    new = await operator_key(console)
+    await browser.sign_in(key=new.secret.reveal())
+    browser.before_body = partial(console.revoke_key, "_system", new.key.id)
+    assert await browser.status("POST", "/api/console.create_account", {"name": "acme"}) == 401
+    assert await console.accounts() == []
+
+
+@pytest.mark.parametrize("identity", [None, "ada", {"name": "ada"}, Operator(name="ada", writes="no")])  # type: ignore[arg-type]
+async def test_what_is_no_operator_may_nothing(console: Console, clock: FakeClock, identity: Any) -> None:
+    browser = page(console, clock, authorize=lambda scope: identity)
+    assert await browser.status("GET", "/api/console.accounts") == 500
 
 
 async def test_other_cookies_do_not_matter(console: Console, clock: FakeClock) -> None:
@@ -307,7 +331,7 @@ async def test_secrets_are_in_no_log(console: Console, clock: FakeClock, caplog:
     await browser.ask("GET", f'/api/traces.get?{{"trace_id":"{key}"}}')
     await browser.ask("POST", "/session", {"key": f"{key}x"})
     await browser.ask("POST", "/session", {"link": "one-time-link", "more": key})
-    await browser.ask("GET", "/api/nothing", x_change_token=browser.token)
+    await browser.ask("GET", "/api/nothing", x_session_token=browser.token)
     for secret in (*signed_in, "one-time-link", browser.cookie.partition("=")[2]):
         assert secret not in caplog.text
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from routewright import Console, MemoryStorage, Router
-from routewright.errors import ValidationFailed
+from routewright.errors import BudgetExceeded, ValidationFailed
 from routewright.ui.api import operations
 
 pytestmark = pytest.mark.anyio
@@ -26,3 +28,15 @@ async def test_the_list_leaves_decisions_out() -> None:
         assert trace["decision_input"] is not None
         with pytest.raises(ValidationFailed, match="unknown"):
             await known["traces.query"]({"filters": "status=completed"}, "ada")
+
+
+async def test_a_refusal_is_replayed_as_the_same_decision() -> None:
+    storage = MemoryStorage()
+    async with Router.sandbox(storage=storage) as router:
+        with pytest.raises(BudgetExceeded) as refusal:
+            await router.route("Hello", budget={"maxCostUsd": 1e-9})
+        await router.flush()
+        known = operations(router, Console(storage))
+        explanation: Any = await known["page.explain"]({"trace_id": refusal.value.trace_id}, "ada")
+    assert explanation["is_same"] is True
+    assert explanation["refusal"] == refusal.value.message

@@ -27,10 +27,10 @@ _SHAPES: dict[str, type[object]] = {
     "limits": wire.RateLimits,
     "policy": wire.Policy,
     "expect": wire.PolicyRecord,
-    "contains": str,
-    "start": int,
 }
-"""Structs among the arguments, and arguments of the methods below, by name."""
+"""Structs among the arguments, by name."""
+_PLAIN: dict[str, type[object]] = {"str": str, "int": int, "bool": bool}
+"""Types of other arguments, by their annotation; those that may be None are like them."""
 _POLICY_PARTS: dict[str, type[Struct]] = {
     "": wire.Policy,
     "weights": wire.PolicyWeights,
@@ -88,8 +88,9 @@ class Operation(Struct, frozen=True):
                 raise ValidationFailed.at(
                     name, "is unknown", did_you_mean(name, expected) or f"known: {listed([*expected])}"
                 )
-            if name in _SHAPES and value is not None and value != "absent":
-                values[name] = convert_value(value, _SHAPES[name], name)
+            shape = _SHAPES.get(name) or _PLAIN.get(str(expected[name].annotation).removesuffix(" | None"))
+            if shape is not None and value is not None and value != "absent":
+                values[name] = convert_value(value, shape, name)
         for name, parameter in expected.items():
             if parameter.default is parameter.empty and name not in values:
                 raise ValidationFailed.at(name, "is missing", "send it")
@@ -159,11 +160,11 @@ class Page:
 
     def _replay(self, trace: wire.Trace) -> wire.JsonObject:
         explanation = self._router.explain(trace)
+        stored = [span.digest for span in trace.spans if isinstance(span, wire.DecisionSpan)]
         try:
             decision = self._router.replay(trace)
         except NoCandidates as refusal:
-            return {"explanation": explanation, "refusal": refusal.message}
-        stored = [span.digest for span in trace.spans if isinstance(span, wire.DecisionSpan)]
+            return {"explanation": explanation, "refusal": refusal.message, "is_same": not stored}
         return {
             "explanation": explanation,
             "decision": decision.to_dict(),

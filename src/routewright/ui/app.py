@@ -10,7 +10,7 @@ import ipaddress
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import cached_property, partial
 from hashlib import sha256
 from importlib.resources import files
@@ -19,6 +19,7 @@ from inspect import isawaitable
 from pathlib import PurePath
 from urllib.parse import quote, unquote
 
+import anyio
 import msgspec
 from msgspec import Struct
 
@@ -26,6 +27,7 @@ from routewright import wire
 from routewright.console import Console
 from routewright.errors import (
     AuthenticationFailed,
+    InternalError,
     MethodNotAllowed,
     NotFound,
     PermissionDenied,
@@ -35,12 +37,13 @@ from routewright.errors import (
 from routewright.router import Router
 from routewright.server.bodies import Bodies
 from routewright.server.endpoints import EventFrames
-from routewright.server.errors import envelope, headers_of, to_client_error
+from routewright.server.errors import headers_of, to_client_error
 from routewright.server.exchange import JSON, ClientLeft, Exchange, Receive, Scope, Send, serve_other, while_connected
 from routewright.server.http_limits import HttpLimits
 from routewright.server.sse import EventStream
+from routewright.wire.account import without_keys
 from routewright.wire.json_scan import quoted, tree_of
-from routewright.wire.problems import listed
+from routewright.wire.problems import listed, shown
 from routewright.wire.timestamps import timestamp
 
 from .api import Operation, operations
@@ -64,6 +67,10 @@ HEADERS = {
 }
 """Of every answer."""
 BODY_BYTES = 1 << 20
+SLOW = {"console.simulate", "console.compare", "page.cache_risk", "traces.latency_by_day"}
+"""Operations that read many traces or accounts."""
+MOST_SLOW = 2
+"""How many of them may run at a time, beside the requests of clients."""
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]+)?", re.ASCII | re.IGNORECASE)
 _MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -112,6 +119,7 @@ class Ui:
             self._sessions = Sessions(lambda: self._process_keys, "start the command again")
         self._bodies = Bodies(16 * BODY_BYTES)
         self._limits = HttpLimits(body_bytes=BODY_BYTES)
+        self._slow = anyio.Semaphore(MOST_SLOW)
 
     @cached_property
     def _operations(self) -> dict[str, Operation]:
@@ -135,7 +143,8 @@ class Ui:
                 if exchange.status is None:
                     headers = {} if isinstance(failure, AuthenticationFailed) else headers_of(failure)
                     status = 412 if isinstance(failure, PreconditionFailed) else failure.status
-                    await exchange.respond(envelope(failure), status, JSON, headers)
+                    body = msgspec.json.encode(wire.error_envelope(failure)).decode()  # for an operator, not a client
+                    await exchange.respond(without_keys(body).encode(), status, JSON, headers)
 
     async def _serve(self, exchange: Exchange) -> None:
         self._check_host(exchange)
@@ -198,7 +207,7 @@ class Ui:
             {
                 "operator": operator.name,
                 "writes": operator.writes,
-                "token": self._sessions.change_token(session.id),
+                "token": self._sessions.token(session.id),
                 "signs_out": self._authorize is None,
                 "key_id": operator.key_id,
             }
@@ -235,14 +244,22 @@ class Ui:
                 return Operator(name=key.name, writes="console:write" in (key.scopes or ()), key_id=key_id)
         raise AuthenticationFailed("the key of this session was revoked; sign in with another one")
 
-    async def _session(self, exchange: Exchange) -> Session:
+    async def _session(self, exchange: Exchange, *, changes: bool = False) -> Session:
         """The session of a request, with the operator's rights of now. Raises ``AuthenticationFailed``."""
         now = self._router.clock.time()
-        if self._authorize is not None:
-            identity = self._authorize(exchange.scope)
+        if self._authorize is None:
+            session = self._sessions.read(_cookies(exchange), now)
+        else:
+            identity: object = self._authorize(exchange.scope)
             operator = await identity if isawaitable(identity) else identity
-            return Session(operator, operator.name, now, now)
-        session = self._sessions.read(_cookies(exchange), now)
+            if not isinstance(operator, Operator) or not isinstance(operator.writes, bool):
+                raise InternalError(f"authorize returned {shown(operator)}; it has to return an Operator")
+            session = Session(operator, str(operator.name), now, now)
+        # Browsers send a cookie to all ports of a host, whoever listens there. So ours is worth nothing without the
+        # token, which the page keeps in the storage of its origin. test_a_cookie_alone_is_worth_nothing
+        needs_token = changes or self._authorize is None
+        if needs_token and not self._sessions.takes(exchange.header(b"x-session-token") or "", session.id):
+            raise AuthenticationFailed("sign in first")
         if session.operator.key_id is not None:
             session = msgspec.structs.replace(
                 session, operator=await self._operator_of(session.operator.key_id, session.began_at)
@@ -269,26 +286,25 @@ class Ui:
         changes = is_trial or self._operations[name].changes
         _check_method(exchange, *(("POST",) if changes else ("GET", "HEAD", "POST")))
         self._check_origin(exchange, changes=exchange.method == "POST")
-        session = await self._session(exchange)
-        if changes:
-            if not session.operator.writes:
-                raise PermissionDenied("you may look and change nothing; sign in with a key that has console:write")
-            if not self._sessions.takes(exchange.header(b"x-change-token") or "", session.id):
-                raise PermissionDenied("the token of the change is missing or old; reload the page")
         if exchange.method == "POST":
             arguments = await self._bodies.read(exchange, tree_of)
         else:
             query: bytes = exchange.scope.get("query_string", b"")
             arguments = tree_of(unquote(query.decode("latin-1")).encode() or b"{}")
+        # once the body is there, which takes as long as its sender likes
+        session = await self._session(exchange, changes=changes)
+        if changes and not session.operator.writes:
+            raise PermissionDenied("this session is read-only; sign in with a key that has console:write")
         match arguments:
             case {"account": wire.SYSTEM_ACCOUNT} if name in ("console.create_key", "console.change_key"):
                 # else a stolen session could make itself a key that outlasts it
-                raise PermissionDenied("keys of operators are made and changed on the command line: routewright keys")
+                raise PermissionDenied("only the command line creates and changes keys of operators: routewright keys")
         if is_trial:
             await self._try(exchange, arguments)
         else:
             run = partial(self._operations[name], arguments, session.operator.name)
-            await exchange.json(await (run() if changes else while_connected(exchange, run)))
+            async with self._slow if name in SLOW else nullcontext():
+                await exchange.json(await (run() if changes else while_connected(exchange, run)))
 
     async def _try(self, exchange: Exchange, arguments: object) -> None:
         """Answer a request as a stream, live or in the sandbox."""
@@ -297,7 +313,8 @@ class Ui:
         environment = arguments.pop("environment", "sandbox")
         if environment not in ("production", "sandbox"):
             raise ValidationFailed.at("environment", "is no environment", "take production or sandbox")
-        stream = self._router.stream(arguments, caller=wire.Caller(environment=environment))
+        # prepared as for a client of a server, who is trusted less than code
+        stream = self._router.prepare(arguments, caller=wire.Caller(environment=environment)).stream()
         await EventStream(exchange, EventFrames(exchange, stream)).run(finishes=False)
 
     async def _serve_asset(self, exchange: Exchange, path: str) -> None:

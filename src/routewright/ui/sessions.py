@@ -1,4 +1,4 @@
-"""Sessions of the page: who signed in, how long it holds, and the token that changes must carry.
+"""Sessions of the page: who signed in, how long it holds, and the token that its requests must carry.
 
 A session is a signed cookie and nothing else, so it holds in every worker process and none has to remember it."""
 
@@ -78,13 +78,13 @@ class Sessions:
         """The session, used now. None: its cookie is young enough."""
         return replace(session, seen_at=now) if now >= session.seen_at + RENEWED_S else None
 
-    def change_token(self, session_id: str) -> str:
-        """What the changes of a session must carry, which no other origin can read."""
-        return self._sign(self._keys()[0], "change", session_id)
+    def token(self, session_id: str) -> str:
+        """What the requests of a session must carry, which no other origin can read."""
+        return self._sign(self._keys()[0], "token", session_id)
 
     def takes(self, token: str, session_id: str) -> bool:
         """True if the token is the session's."""
-        return any(is_same(token, self._sign(key, "change", session_id)) for key in self._keys())
+        return any(is_same(token, self._sign(key, "token", session_id)) for key in self._keys())
 
     @staticmethod
     def _sign(key: bytes, purpose: str, text: str) -> str:

@@ -12,7 +12,9 @@ export class ApiError extends Error {
 
 const LONGEST_QUERY = 4000; // proxies refuse addresses of 8 kB
 
-let changeToken = "";
+// A cookie goes to all ports of this host, so the server also wants a token, which other origins cannot read.
+const PLACE = `routewright ${location.pathname}`;
+let token = localStorage.getItem(PLACE) ?? "";
 let onSignedOut = () => {};
 
 /** Call `listener` with the error whenever the session is over. */
@@ -28,7 +30,8 @@ export async function fail(response) {
 async function send(path, options = {}) {
   let response;
   try {
-    response = await fetch(path, { credentials: "same-origin", cache: "no-store", ...options });
+    const headers = { ...options.headers, "X-Session-Token": token };
+    response = await fetch(path, { credentials: "same-origin", cache: "no-store", ...options, headers });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ApiError(0, { message: "the server cannot be reached; check that it runs" });
@@ -38,7 +41,7 @@ async function send(path, options = {}) {
 
 const changing = (body) => ({
   method: "POST",
-  headers: { "Content-Type": "application/json", "X-Change-Token": changeToken },
+  headers: { "Content-Type": "application/json" },
   body: JSON.stringify(body),
 });
 
@@ -70,7 +73,8 @@ export async function tryRequest(request, onEvent, signal) {
 
 async function keep(response) {
   const session = await response.json();
-  changeToken = session.token;
+  token = session.token;
+  localStorage.setItem(PLACE, token);
   return session;
 }
 
