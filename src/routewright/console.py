@@ -628,8 +628,8 @@ class Console(Closing):
         """Decide the stored requests of a time again under a draft, by its name, a version's label or as an object, and
         report what changes. No model is called.
 
-        The requests are those that named the policy; if there are none, those without a policy. ``filter`` selects
-        others. ``since``: a time, or a span such as ``7d``. ``account`` None: all that were created, and ``default``.
+        The requests are those that named the policy; if there are none, those without a policy. ``filter`` narrows
+        them. ``since``: a time, or a span such as ``7d``. ``account`` None: all that were created, and ``default``.
         The draft may name the models that ``policies.check`` knows. Raises ``ValidationFailed`` and ``NotFound``."""
         refuse_keys({"draft": draft})
         if isinstance(draft, wire.Policy):

@@ -156,11 +156,11 @@ def test_a_key_is_shown_once_changed_and_revoked(
 ) -> None:
     store.create_account("acme")
     page = open_ui(router, console, at="accounts/acme")
-    expect(page.get_by_text("routewright keys create ACCOUNT --name website")).to_be_visible()
+    expect(page.get_by_text("routewright keys create acme --name website")).to_be_visible()
     form = dialog(page, "Create a key")
     form.get_by_label("Name").fill(HOSTILE)
     form.get_by_label("agents").uncheck()
-    form.get_by_label("Budget in all").fill("100")
+    form.get_by_label("Total budget").fill("100")
     form.get_by_label("Daily limit").fill("3")
     form.get_by_label("Requests per minute").fill("9")
     form.get_by_label("Models", exact=True).fill("openai/gpt-4.1\n\n openai/no-such-model ")
@@ -183,7 +183,7 @@ def test_a_key_is_shown_once_changed_and_revoked(
     row.get_by_role("button", name="Change").click()
     form = page.get_by_role("dialog")
     form.get_by_label("agents").check()
-    form.get_by_label("Budget in all").fill("")
+    form.get_by_label("Total budget").fill("")
     store.change_key("acme", key.id, name="renamed")  # by somebody else
     submit(form)
     expect(form).to_have_count(0)

@@ -85,7 +85,9 @@ def test_a_new_policy_is_drafted_and_published(
     expect(page.get_by_text("No policy is stored.")).to_be_visible()
     page.get_by_role("button", name="New policy").press("Enter")
     write(page, "{")
-    expect(page.get_by_role("alert")).to_contain_text("in JSON at position 1")
+    expect(page.get_by_role("alert")).to_have_text("this is not valid JSON; check line 1, column 2")
+    write(page, '{"name": "desk",\n "goal": cost, "strategy": "cost-optimized"}')
+    expect(page.get_by_role("alert")).to_have_text("this is not valid JSON; check line 2, column 10")
     with problems.expect("policies.draft: 400"):
         write(page, {"name": "desk", "gaol": "quality"})
         expect(page.get_by_role("alert")).to_have_text("policy.gaol: is not a field; did you mean goal?")
@@ -139,6 +141,7 @@ def test_a_draft_is_simulated(open_ui: OpenUi, router: Router, policies: Blockin
     page.get_by_label("Requests of").select_option("1d")
     page.get_by_role("button", name="Simulate").click()
     expect(page.get_by_text("No figures: no stored production request of 'default' matches")).to_be_visible()
+    expect(page.get_by_text("0 % to 100 %")).to_have_count(0)
     page.go_back()
     expect(page.get_by_label("Filter")).to_have_value("")
     expect(row(page, "Rerouted requests", "mine/small")).to_be_visible()

@@ -131,8 +131,8 @@ def test_an_endpoint_is_created_tested_rotated_and_deleted(
     assert [verify_request(body, headers, first).type for headers, body in receiver.requests] == list(endpoint.events)
 
     form = dialog(row, "Rotate the secret")
-    expect(form.get_by_label("The old secret signs")).to_have_value("86400")
-    form.get_by_label("The old secret signs").select_option("1 hour")
+    expect(form.get_by_label("Keep the old secret for")).to_have_value("86400")
+    form.get_by_label("Keep the old secret for").select_option("1 hour")
     submit(form)
     expect(form.get_by_role("status")).to_contain_text("new signing secret")
     second = form.locator("code").inner_text()

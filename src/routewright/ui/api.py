@@ -136,7 +136,7 @@ def _computed(value: object) -> dict[str, object]:
         case wire.Account():
             return {"limits_in_force": limits_of(value)}
         case wire.Purse():
-            return {"left_usd": value.left_usd}
+            return {"left_usd": value.left_usd, "period": value.name.split(":")[-2] if value.level == "tag" else None}
         case wire.Delivery():
             return {"place": value.key}
         case wire.Endpoint():

@@ -4,7 +4,7 @@ import { Confirm, Field, Figure, Loaded, Section, Select, Table, Time, View } fr
 import { count, html, to, usd, useRead, useRef } from "../lib.js";
 import { Keys } from "./keys.js";
 import { Amount, Ask, MoneyFields, PERIODS, RateFields, Spent } from "./terms.js";
-import { changesOf, periodsIn, periodsOf, ratesOf, runner, textOf } from "./terms.js";
+import { changesOf, inWords, periodsIn, periodsOf, ratesOf, runner } from "./terms.js";
 
 export function Account({ name, params }) {
   const standing = useRead("console.standing", { account: name }, { every: 15 });
@@ -45,14 +45,15 @@ function AddCredit({ account, run }) {
   return html`<${Ask} label="Add credit" act=${add} result=${result}>
     <${Amount} label="Amount in US dollars" name="usd" hint="A negative amount is withdrawn." autofocus />
     <${Field} label="Note" name="note" autocomplete="off" />
-    <${Field} label="Id" name="id" autocomplete="off" hint="Such as an invoice number. None counts twice." /><//>`;
+    <${Field} label="Id" name="id" autocomplete="off"
+      hint="Such as an invoice number. A credit with the same id is added once." /><//>`;
 }
 
 function Terms({ account, save }) {
   const { plan, prepaid, limits, limits_in_force: rates } = account;
   const before = { plan, prepaid, limits: ratesOf(limits), ...periodsIn(account) };
   const limit = (value) => (value === null ? "no limit" : count(value));
-  const edit = html`<${Ask} label="Change terms" act=${(values) => save(changesOf(before, termsOf(values)))}>
+  const edit = html`<${Ask} label="Change terms" act=${(values) => save(changesOf(before, accountTerms(values)))}>
     <${AccountFields} account=${account} /><//>`;
   return html`<${Section} title="Terms" actions=${edit}><dl class="figures">
     <${Figure} name="Plan" value=${plan} />
@@ -63,14 +64,15 @@ function Terms({ account, save }) {
 }
 
 /** The terms of an account, of what a form holds. */
-export const termsOf = (values) =>
+export const accountTerms = (values) =>
   ({ plan: values.plan, prepaid: values.prepaid, limits: ratesOf(values), ...periodsOf(values) });
 
 /** The fields of an account's terms, and of its name if it is new. */
 export function AccountFields({ account }) {
-  const described = ([plan, rates]) => [plan, `${plan}: ${textOf(rates, "no rate limits but those below")}`];
+  const described = ([plan, rates]) => [plan, `${plan}: ${inWords(rates, "no rate limits but those below")}`];
   return html`<${Loaded} of=${useRead("page.choices")}>${({ plans }) => html`
-    ${!account && html`<${Field} label="Name" name="name" autocomplete="off" autofocus />`}
+    ${!account && html`<${Field} label="Name" name="name" autocomplete="off" autofocus
+      hint="Accounts cannot be renamed or deleted." />`}
     <${Select} label="Plan" name="plan" value=${account?.plan} options=${Object.entries(plans).map(described)} />
     <${Field} type="checkbox" label="Prepaid: the balance pays" name="prepaid" defaultChecked=${account?.prepaid} />
     <${MoneyFields} terms=${account} /><${RateFields} rates=${account?.limits} empty="the plan's" />`}<//>`;
@@ -106,5 +108,5 @@ function TagSpent({ account, limit: { key, value } }) {
   const standing = useRead("console.standing", { account, tags: { [key]: value } }, { skip: value === null });
   if (value === null) return "–";
   return html`<${Loaded} of=${standing}>${({ tags }) => tags.map((purse) =>
-    html`<${Spent} label=${purse.name.split(":").at(-2)} purse=${purse} />`)}<//>`;
+    html`<${Spent} label=${purse.period} purse=${purse} />`)}<//>`;
 }

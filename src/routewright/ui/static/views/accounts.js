@@ -3,9 +3,9 @@
 import { change } from "../api.js";
 import { Field, Here, Loaded, Section, Table, View, go, html, setParams, to, usd } from "../lib.js";
 import { useContext, useRead } from "../lib.js";
-import { Account, AccountFields, termsOf } from "./account.js";
+import { Account, AccountFields, accountTerms } from "./account.js";
 import { Keys, OPERATORS } from "./keys.js";
-import { Ask, Spent, textOf } from "./terms.js";
+import { Ask, Spent, inWords } from "./terms.js";
 
 export const Accounts = ({ parts: [name], params }) => (name === undefined
   ? html`<${List} params=${params} />`
@@ -14,7 +14,7 @@ export const Accounts = ({ parts: [name], params }) => (name === undefined
 const COLUMNS = [
   { name: "Account", kind: "wide", of: ({ account: { name: id } }) => html`<a href=${to(["accounts", id])}>${id}</a>` },
   { name: "Plan", kind: "word", of: ({ account }) => account.plan },
-  { name: "Rate limits", of: ({ account }) => textOf(account.limits_in_force, "none") },
+  { name: "Rate limits", of: ({ account }) => inWords(account.limits_in_force, "none") },
   { name: "Balance", kind: "number", of: ({ balance }) => (balance ? usd(balance.left_usd) : "not prepaid") },
   { name: "Today", of: ({ day }) => html`<${Spent} name="Today" purse=${day} />` },
   { name: "This week", of: ({ week }) => html`<${Spent} name="This week" purse=${week} />` },
@@ -22,17 +22,18 @@ const COLUMNS = [
 ];
 
 function List({ params: { contains, start, ...params } }) {
-  const { reloadAccounts } = useContext(Here);
+  const { reloadAccounts, session: { writes } } = useContext(Here);
   const first = Number(start ?? 0);
   const page = useRead("page.accounts", { contains, start: first }, { every: 30 });
   const create = async ({ name = "", ...values }) => {
-    await change("console.create_account", { name, ...termsOf(values) });
+    await change("console.create_account", { name, ...accountTerms(values) });
     reloadAccounts();
     go(["accounts", name]);
   };
   const actions = html`<${Ask} label="Create an account" kind="primary" act=${create}><${AccountFields} /><//>`;
-  const none = html`No accounts. Create one here, or run <code>routewright accounts create acme --plan pro</code>.
-    Calls that name no account are of default, which has no limits.`;
+  const none = html`No accounts. ${writes ? "Create one here, or run" : "To create one, run"}
+    ${" "}<code>routewright accounts create acme --plan pro</code>.
+    ${" "}Calls that name no account are of default, which has no limits.`;
   const at = (row) => to("accounts", { contains, start: row || "", ...params });
   return html`<${View} title="Accounts" actions=${actions}>
     <${Section} title="All accounts">

@@ -6,9 +6,28 @@ import { html, setParams, useContext, useRead, useState } from "../lib.js";
 import { Text } from "./trace.js";
 
 /** A policy as people write it. */
-export const textOf = (policy) => JSON.stringify({ name: policy.name, ...policy }, null, 2);
+const jsonOf = (policy) => JSON.stringify({ name: policy.name, ...policy }, null, 2);
 
-export const Rules = ({ label, policy }) => html`<${Text} label=${label}>${textOf(policy)}<//>`;
+/** The policy of a text. A browser names the place of some faults only; the others begin where the shortest part of the
+ * text ends that has them. */
+function policyOf(text) {
+  const faultOf = (end) => {
+    try { JSON.parse(text.slice(0, end)); return ""; } catch ({ message }) { return message; }
+  };
+  const fault = faultOf(text.length);
+  if (!fault) return JSON.parse(text);
+  let [low, high] = [0, text.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (faultOf(middle + 1).startsWith("Unexpected token")) high = middle;
+    else low = middle + 1;
+  }
+  const lines = text.slice(0, low).split("\n");
+  const [, line, place] = /line (\d+) column (\d+)/.exec(fault) ?? ["", lines.length, lines.at(-1).length + 1];
+  throw new Error(`this is not valid JSON; check line ${line}, column ${place}`);
+}
+
+export const Rules = ({ label, policy }) => html`<${Text} label=${label}>${jsonOf(policy)}<//>`;
 
 export const Button = ({ kind, onClick, children }) =>
   html`<button type="button" class=${kind} onClick=${onClick}>${children}</button>`;
@@ -72,7 +91,7 @@ const unsaved = new Map(); // texts by name, which outlive the view, as when a s
 /** Edits the text of a draft. `record` is what it replaces; none: a new policy. */
 export function Editor({ record, start, onSaved, onConflict, cancel }) {
   const slot = record?.name;
-  const [work, setWork] = useState(() => unsaved.get(slot) ?? { text: textOf(start), base: record });
+  const [work, setWork] = useState(() => unsaved.get(slot) ?? { text: jsonOf(start), base: record });
   const [theirs, setTheirs] = useState(null);
   const keep = (changes) => {
     const next = { ...work, ...changes };
@@ -80,7 +99,7 @@ export function Editor({ record, start, onSaved, onConflict, cancel }) {
     setWork(next);
   };
   const save = async (base) => {
-    const policy = JSON.parse(work.text);
+    const policy = policyOf(work.text);
     // a text with another name is a new policy
     const expect = base && base.name === policy?.name ? base : "absent";
     try {
@@ -97,7 +116,7 @@ export function Editor({ record, start, onSaved, onConflict, cancel }) {
     }
   };
   const take = () => {
-    keep({ base: theirs.record, text: textOf(theirs.record.draft ?? theirs.version.policy) });
+    keep({ base: theirs.record, text: jsonOf(theirs.record.draft ?? theirs.version.policy) });
     setTheirs(null);
   };
   return html`<div class="columns"><${Section} title=${record?.draft ? "Edit the draft" : "Write a draft"}>
@@ -119,7 +138,7 @@ function Theirs({ state: { record, version }, mine, take }) {
     ${record.draft ? html`Saved <${Time} at=${record.drafted_at} />, after you began.`
       : `It was published or discarded after you began. In force: ${version?.label ?? "nothing"}.`}
     ${" "}Your text is still here: replace this with it, or take this in its place.</p>
-    ${policy && html`<${Text} label="Stored policy">${textOf(policy).split("\n").map((line) =>
+    ${policy && html`<${Text} label="Stored policy">${jsonOf(policy).split("\n").map((line) =>
       html`${lines.has(line) ? line : html`<mark>${line}</mark>`}${"\n"}`)}<//>`}<//>`;
 }
 
@@ -128,7 +147,8 @@ function Fields() {
   const [isOpen, setOpen] = useState(false);
   const fields = useRead("page.policy_fields", {}, { skip: !isOpen });
   return html`<details onToggle=${(event) => setOpen(event.target.open)}><summary>Fields of a policy</summary>
-    ${isOpen && html`<${Loaded} of=${fields}>${(rows) => html`<${Table} caption="Fields of a policy" rows=${rows} columns=${[
+    ${isOpen && html`<${Loaded} of=${fields}>${(rows) => html`
+      <${Table} caption="Fields of a policy" rows=${rows} columns=${[
         { name: "Field", of: ({ path }) => html`<code>${path}</code>` },
         { name: "Meaning", of: ({ meaning }) => meaning },
         { name: "Choices", of: ({ choices }) => choices.join(", ") },

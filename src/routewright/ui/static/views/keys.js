@@ -3,7 +3,7 @@
 import { Area, Badge, Confirm, Field, Here, Loaded, NewSecret, Section, Select, Table } from "../lib.js";
 import { Time, html, setParams, to, useContext, useRead } from "../lib.js";
 import { Amount, Ask, Checks, MoneyFields, RateFields, Spent } from "./terms.js";
-import { changesOf, periodsIn, periodsOf, ratesOf, runner, textOf } from "./terms.js";
+import { changesOf, inWords, periodsIn, periodsOf, ratesOf, runner } from "./terms.js";
 
 export const OPERATORS = "_system";
 
@@ -17,13 +17,15 @@ export function Keys({ account, standings = [], params, title, onChange = () => 
   const run = runner({ account }, () => { keys.reload(); onChange(); });
   const form = (key) => html`<${Loaded} of=${choices}>${() => html`<${Fields} apiKey=${key} scopes=${scopes} />`}<//>`;
   const create = !ofOperators && html`<${Ask} label="Create a key"
-    act=${(values) => run("console.create_key", { environment: values.environment, ...termsOf(values, scopes) })}
-    result=${({ secret, key }) => html`<${NewSecret} text=${secret}>This is the key “${key.name}”.<//>`}>${form()}<//>`;
+    act=${(values) => run("console.create_key", { environment: values.environment, ...formTerms(values, scopes) })}
+    result=${({ secret, key }) => html`<${NewSecret} text=${secret}>This is the key “${key.name}”.<//>`}>
+    ${form()}<//>`;
   const effectOf = (key) => (ofOperators ? (key.id === ownId ? OWN : "") : MARKS);
   const edit = (key) => html`<div class="actions">${!ofOperators && html`<${Ask} label="Change"
-    title=${`Change the key ${key.name}`} act=${(values) =>
-      run("console.change_key", { key_id: key.id, ...changesOf(termsIn(key), termsOf(values, scopes)) })}>${form(key)}<//>`}
-    <${Confirm} label="Revoke" title=${`Revoke the key ${key.name}`} act=${() => run("console.revoke_key", { key_id: key.id })}
+    title=${`Change the key ${key.name}`} act=${(values) => run("console.change_key",
+      { key_id: key.id, ...changesOf(storedTerms(key), formTerms(values, scopes)) })}>${form(key)}<//>`}
+    <${Confirm} label="Revoke" title=${`Revoke the key ${key.name}`}
+      act=${() => run("console.revoke_key", { key_id: key.id })}
       text=${`Within two seconds the key is refused everywhere, for good. ${effectOf(key)}`} /></div>`;
   const money = Object.fromEntries(standings.map((standing) => [standing.key.id, standing]));
   const columns = [
@@ -39,7 +41,7 @@ export function Keys({ account, standings = [], params, title, onChange = () => 
     { name: "Actions", changes: true, of: (key) => !key.revoked_at && edit(key) },
   ];
   const withRevoked = params.keys === "all";
-  const command = ofOperators ? "_system --name ada --scope console:write" : "ACCOUNT --name website";
+  const command = ofOperators ? "_system --name ada --scope console:write" : `${word(account)} --name website`;
   return html`<${Section} title=${title} actions=${create}>
     ${ofOperators && html`<p class="note">Operators sign in to this page with these keys, which open nothing
       else. The command line makes them: <code>routewright keys create ${command}</code></p>`}
@@ -54,10 +56,13 @@ export function Keys({ account, standings = [], params, title, onChange = () => 
     }}<//><//>`;
 }
 
+/** A text as one word of a shell. */
+const word = (text) => (/^[\w.][\w.-]*$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
+
 const OWN = "You signed in with it, and will be signed out.";
 const MARKS = "Traces of its calls in the last 24 hours, and of any later ones, are marked compromised.";
 
-const limitsOf = ({ limits, models, policies }) => html`${textOf(limits, models || policies ? "" : "none")}
+const limitsOf = ({ limits, models, policies }) => html`${inWords(limits, models || policies ? "" : "none")}
   ${models && html`<div><span class="note">Models</span> ${models.join(", ")}</div>`}
   ${policies && html`<div><span class="note">Policies</span> ${policies.join(", ")}</div>`}`;
 
@@ -73,9 +78,9 @@ function stateOf({ account, environment, revoked_at: at }) {
 }
 
 /** The terms of a key as stored, and of what a form holds. All scopes are null: those to come are included. */
-const termsIn = ({ name, scopes, models, policies, budget_usd, limits, ...key }) =>
+const storedTerms = ({ name, scopes, models, policies, budget_usd, limits, ...key }) =>
   ({ name, scopes, models, policies, budget_usd, limits: ratesOf(limits), ...periodsIn(key) });
-function termsOf({ name = null, models, policies, budget_usd = null, ...values }, all) {
+function formTerms({ name = null, models, policies, budget_usd = null, ...values }, all) {
   const scopes = all.filter((scope) => values[scope]);
   return { name, scopes: scopes.length === all.length ? null : scopes, models: linesOf(models),
     policies: linesOf(policies), budget_usd, limits: ratesOf(values), ...periodsOf(values) };
@@ -90,7 +95,7 @@ function Fields({ apiKey: key, scopes }) {
   return html`<${Field} label="Name" name="name" defaultValue=${key?.name ?? ""} autocomplete="off" autofocus />
     ${!key && html`<${Select} label="Environment" name="environment" options=${["production", "sandbox"]} />`}
     <${Checks} title="Scopes" names=${scopes} isChecked=${(scope) => key?.scopes?.includes(scope) ?? true} />
-    <${MoneyFields} terms=${key}><${Amount} label="Budget in all" name="budget_usd" value=${key?.budget_usd} /><//>
+    <${MoneyFields} terms=${key}><${Amount} label="Total budget" name="budget_usd" value=${key?.budget_usd} /><//>
     <${RateFields} rates=${key?.limits} empty="no limit besides the account's" />
     <${Area} label="Models" name="models" rows="3" defaultValue=${key?.models?.join("\n") ?? ""}
       hint="One a line: ids, aliases, openai/*, provider:openai. Empty: all." />

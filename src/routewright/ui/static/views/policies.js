@@ -1,8 +1,8 @@
 // Policies: the list, and one policy with what serves, its versions, and the ways to publish and go back.
 
 import { change } from "../api.js";
-import { Badge, Confirm, Empty, Failure, Field, Figure, Form, Here, Loaded, Opens, Section, Select, Table } from "../lib.js";
-import { Time, View, go, html, percent, to, useContext, useRead, useState } from "../lib.js";
+import { Badge, Confirm, Empty, Failure, Field, Figure, Form, Here, Loaded, Opens, Section, Select } from "../lib.js";
+import { Table, Time, View, go, html, percent, to, useContext, useRead, useState } from "../lib.js";
 import { Button, Draft, Editor, Rules } from "./draft.js";
 import { Comparison, Simulation } from "./simulation.js";
 
@@ -25,7 +25,8 @@ const COLUMNS = [
   { name: "Policy", of: ({ record: { name } }) => html`<a href=${to(["policies", name])}>${name}</a>` },
   { name: "In force", of: ({ version }) => version?.label ?? "nothing" },
   { name: "Share", of: ({ record, shared }) => shared && `${shared.label}: ${shareOf(record)}` },
-  { name: "Draft", of: ({ record: { drafted_at: at, drafted_by: who } }) => at && html`<${Time} at=${at} />${by(who)}` },
+  { name: "Draft", of: ({ record }) =>
+    record.drafted_at && html`<${Time} at=${record.drafted_at} />${by(record.drafted_by)}` },
   { name: "Owner", of: ({ record }) => record.owner },
   { name: "Changed", of: ({ record }) => html`<${Time} at=${record.changed_at} />${by(record.changed_by)}` },
   { name: "Note", of: ({ record }) => record.note },
@@ -35,9 +36,10 @@ function List({ writes }) {
   const states = useRead("policies.states");
   const add = writes && html`<${Button} kind="primary" onClick=${() => go("policies", { new: 1 })}>New policy<//>`;
   return html`<${View} title="Policies" actions=${add}><${Loaded} of=${states}>${(rows) => html`<${Table}
-    caption="Policies" rows=${rows} columns=${COLUMNS} keyOf=${({ record }) => record.name} empty=${html`No policy is stored.
-    Make one here, or with <code>routewright policies draft FILE</code>. Policies of a file or of code are listed once their
-    Router has started.`} />`}<//><//>`;
+    caption="Policies" rows=${rows} columns=${COLUMNS} keyOf=${({ record }) => record.name}
+    empty=${html`No policy is stored.
+    ${writes ? " Write one here, or with " : " To write one: "}<code>routewright policies draft FILE</code>.
+    ${" "}Policies of a file or of code are listed once their Router has started.`} />`}<//><//>`;
 }
 
 function Policy({ name, params }) {
@@ -59,8 +61,9 @@ function Policy({ name, params }) {
   const content = (state, known) => {
     const parts = { state, versions: known, params, act: actOn(state.record), reload };
     return html`<${Summary} state=${state} />${outcome}<${Actions} ...${parts} />
-      <nav class="tabs" aria-label="Parts of the policy">${Object.entries(TABS).map(([key, title]) => html`<a
-        href=${to(["policies", name], { tab: key })} aria-current=${key === tab ? "page" : undefined}>${title}</a>`)}</nav>
+      <nav class="tabs" aria-label="Parts of the policy">${Object.entries(TABS).map(([key, title]) =>
+        html`<a href=${to(["policies", name], { tab: key })}
+          aria-current=${key === tab ? "page" : undefined}>${title}</a>`)}</nav>
       <${{ draft: Draft, simulate: Simulation, versions: Versions, compare: Comparison }[tab]} ...${parts} />`;
   };
   return html`<${View} title=${name}><${Loaded} of=${states}>${(all) => html`<${Loaded} of=${versions}>${(known) => {
@@ -76,8 +79,8 @@ const Summary = ({ state: { record, version, shared } }) => html`<dl class="figu
   ${shared && html`<${Figure} name="Share" value=${shared.label} note=${shareOf(record)} />`}
   <${Figure} name="Draft" value=${record.drafted_at ? `by ${record.drafted_by || "somebody"}` : "none"}
     note=${record.drafted_at && html`<${Time} at=${record.drafted_at} />`} />
-  <${Figure} name="Owner" value=${record.owner} note=${record.owner !== "storage" && `It publishes this policy: change it
-    there, or free the name with Retire. A draft here can be simulated, not published.`} />
+  <${Figure} name="Owner" value=${record.owner} note=${record.owner !== "storage" && `It publishes this policy:
+    change it there, or free the name with Retire. A draft here can be simulated, not published.`} />
 </dl>`;
 
 /** What can be done to what is in force. */
@@ -85,13 +88,14 @@ function Actions({ state: { record, version, shared }, versions, act }) {
   const isOurs = record.owner === "storage";
   const known = versions.filter(({ content, policy }) => policy && content !== record.content);
   const draft = `The draft of ${record.drafted_by || "somebody"}`;
-  const retiring = `Requests that name ${record.name} will be refused${isOurs ? "" : `, unless ${record.owner} claims the
-    name again`}. Its versions and traces stay, and Roll back takes this back.`;
+  const retiring = `Requests that name ${record.name} will be refused${isOurs ? "" : `,
+    unless ${record.owner} claims the name again`}. Its versions and traces stay, and Roll back takes this back.`;
   return html`<div class="actions">
     ${isOurs && shared && html`
       <${Publication} label="Complete the share" act=${act} text="${shared.label} will serve all of the traffic." />
       <${Publication} label="Change the share" act=${act} share=${record.share}
-        text="The part of the traffic that ${shared.label} serves. A larger part keeps those who have it." />
+        text=${`The part of the traffic that ${shared.label} serves.
+          Whoever it serves now stays with it in a larger share.`} />
       <${Confirm} label="End the share" text="${version?.label} will serve all of the traffic again. ${SOON}"
         act=${() => act("policies.roll_back", {}, ({ label }) => `${label} serves all of the traffic again.`)} />`}
     ${isOurs && !shared && record.draft && html`
@@ -127,7 +131,8 @@ function RollBack({ record, versions, act }) {
   const run = (values) => act("policies.roll_back", values, ({ label }) => `${label} serves all of the traffic.`);
   return html`<${Opens} label="Roll back" kind="danger">${(close) => html`
     <p>The version will serve all of the traffic. ${SOON} A draft stays.</p>
-    <${Form} action="Roll back" kind="danger" cancel=${close} onSubmit=${async (values) => { await run(values); close(); }}>
+    <${Form} action="Roll back" kind="danger" cancel=${close}
+      onSubmit=${async (values) => { await run(values); close(); }}>
       <${Select} label="Version" name="to" options=${options} value=${before?.label} /><//>`}<//>`;
 }
 
@@ -142,6 +147,7 @@ function Versions({ state: { record, version, shared }, versions, params }) {
     { name: "Created", of: (row) => html`<${Time} at=${row.created_at} />${by(row.by)}` },
     { name: "Note", of: ({ note }) => note },
   ]} empty="Nothing was published under this name. Publish a draft." /><//>
-  ${text && html`<${Section} title=${text.label}>${text.policy ? html`<${Rules} label=${text.label} policy=${text.policy} />`
+  ${text && html`<${Section} title=${text.label}>${text.policy
+    ? html`<${Rules} label=${text.label} policy=${text.policy} />`
     : html`<${Empty}>Published before texts were stored.<//>`}<//>`}`;
 }

@@ -27,8 +27,8 @@ export function Simulation({ state: { record, version }, versions, params }) {
     if (location.hash === before) report.reload();
   };
   return html`<${Section} title="Simulate">
-    <p class="note">Decides the stored production requests of a time again: those that the filter selects, else those that
-      named the policy. It calls no model and changes nothing.</p>
+    <p class="note">Decides stored production requests again: those that named the policy, or if there are none, those
+      without a policy. A filter narrows them. No model is called, and nothing changes.</p>
     <${Form} key=${JSON.stringify(args)} action="Simulate" onSubmit=${run}><div class="filters">
       <${Select} label="Rules" name="draft" value=${args.draft} options=${[...own, ...labels]} />
       <${Select} label="Requests of" name="since" value=${params.since ?? "7d"} options=${SPANS} />
@@ -37,7 +37,7 @@ export function Simulation({ state: { record, version }, versions, params }) {
         autocomplete="off" />
     </div><//><//>
     ${params.since && (report.isLoading ? html`<div class="actions"><progress aria-label="Simulation"></progress>
-      <span role="status">Deciding again</span><${Button} onClick=${() => setParams({ since: "" })}>Cancel<//></div>`
+      <span role="status">Simulating…</span><${Button} onClick=${() => setParams({ since: "" })}>Cancel<//></div>`
       : html`<${Loaded} of=${report}>${(data) => html`<${Report} report=${data} />`}<//>`)}`;
 }
 
@@ -46,8 +46,10 @@ const TABLES = {
   refusals: ["Refusals", { constraint: "Constraint", new: "Newly refused", gone: "No longer refused" }],
   blocked: ["Limits that would block", { account: "Account", period: "Period", start: "Begins", limit_usd: "Limit",
     expected_usd: "Expected", requests: "Requests after it" }],
-  costlier: ["Costlier accounts", { account: "Account", requests: "Requests", before_usd: "Before", after_usd: "After" }],
-  drifts: ["Answers of another length", { model: "Model", ratio: "Times as long as expected", answers: "Answers" }],
+  costlier: ["Costlier accounts", { account: "Account", requests: "Requests", before_usd: "Before",
+    after_usd: "After" }],
+  drifts: ["Answers longer or shorter than expected", { model: "Model", ratio: "Actual to expected length",
+    answers: "Answers" }],
 };
 const modelOf = (id) => id ?? html`<em>refused</em>`;
 
@@ -76,18 +78,19 @@ function Report({ report }) {
     <dl class="figures">
       <${Figure} name="Requests" value=${count(report.requests)}
         note=${report.skipped > 0 && `${count(report.skipped)} more cannot be repeated`} />
-      <${Figure} name="Rerouted" value=${count(report.rerouted)} note=${interval(report.rerouted_share, percent)} />
-      <${Figure} name="Newly refused" value=${percent(refused?.value)}
-        note=${refused && `${percent(refused.low)} to ${percent(refused.high)}`} />
-      <${Figure} name="Actual cost" value=${usd(report.actual_cost_usd)} />
+      ${report.requests > 0 && html`
+        <${Figure} name="Rerouted" value=${count(report.rerouted)} note=${interval(report.rerouted_share, percent)} />
+        <${Figure} name="Newly refused" value=${percent(refused?.value)}
+          note=${refused && `${percent(refused.low)} to ${percent(refused.high)}`} />
+        <${Figure} name="Actual cost" value=${usd(report.actual_cost_usd)} />`}
       ${report.unknown_spent > 0 && html`<${Figure} name="Unknown spending" value=${count(report.unknown_spent)} />`}
     </dl>
     ${report.problem ? html`<p class="warning">No figures: ${report.problem}</p>`
       : html`<${Table} caption="Expected figures" rows=${expected} columns=${columns} />
         <p class="note">The figures are without requests that would newly be refused.</p>
         ${report.latency_problem && html`<p class="warning">No latency: ${report.latency_problem}</p>`}`}
-    ${report.expectations.map((model) => html`<p class="note">${model} has no outcome on such requests: its figures are an
-      expectation.</p>`)}
+    ${report.expectations.map((model) => html`<p class="note">${model} has no outcome on such requests:
+      its figures are an expectation.</p>`)}
     ${Object.entries(TABLES).map(([key, [title, fields]]) => html`<${Rows} title=${title} fields=${fields}
       rows=${report[key]} />`)}
     ${report.examples.length > 0 && html`<h3>Samples</h3>`}
@@ -114,12 +117,14 @@ export function Comparison({ state, params: { since = "7d" } }) {
   const figures = Object.entries(FIGURES);
   const sideOf = (side) => ({ name: side.version, of: ([key, [, format]]) => interval(side[key], format) });
   return html`<${Section} title=${`Versions by their ${environment} requests, with 95 % intervals`} actions=${span}>
-    <${Loaded} of=${comparison}>${({ versions, share }) => html`<${Table} caption="Versions" rows=${versions} columns=${[
+    <${Loaded} of=${comparison}>${({ versions, share }) => html`
+      <${Table} caption="Versions" rows=${versions} columns=${[
         { name: "Version", of: (row) => row.version },
         { name: "Requests", kind: "number", of: (row) => count(row.requests) },
         ...figures.map(([key, [title, format]]) => ({ name: title, of: (row) => interval(row[key], format) })),
       ]} empty="No stored request was served by a version of this policy in this time." />
-      ${share && html`<h3>The share, by the requests that it assigned</h3><${Table} caption="Share" rows=${figures} columns=${[
+      ${share && html`<h3>The share, by the requests that it assigned</h3>
+        <${Table} caption="Share" rows=${figures} columns=${[
         { name: "", of: ([, [title]]) => title }, sideOf(share.base), sideOf(share.shared),
         { name: "Verdict", of: ([key]) => share.differences[key]?.verdict },
       ]} />`}`}<//><//>`;

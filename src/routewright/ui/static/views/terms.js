@@ -71,7 +71,7 @@ export const changesOf = (before, after) => Object.fromEntries(
   Object.entries(after).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(before[name])));
 
 /** Rate limits in words. */
-export const textOf = (rates, none) => RATES.filter(([name]) => rates?.[name] != null)
+export const inWords = (rates, none) => RATES.filter(([name]) => rates?.[name] != null)
   .map(([name, , unit]) => `${count(rates[name])} ${unit}`).join(", ") || none;
 
 /** What was spent of a limit. `purse` may be missing: there is no limit. */

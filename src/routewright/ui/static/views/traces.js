@@ -13,19 +13,19 @@ const NARROW = matchMedia("(max-width: 860px)"); // as in page.css, with the hei
 /** Kind of badge by status. */
 export const STATUS = { completed: "good", partial: "warn", failed: "bad", budget_exceeded: "bad", cancelled: "plain" };
 const STATUSES = [["", "Any"], ...Object.keys(STATUS).map((name) => [name, name.replace("_", " ")])];
-const KINDS = [["", "Any"], ["route", "Calls"], ["agent", "Agent runs"]];
+const TRACE_KINDS = [["", "Any"], ["route", "Calls"], ["agent", "Agent runs"]];
 const FLAGS = [["fallback_used", true, "fallback"], ["cache_hit", true, "cache hit"], ["compromised", true, "compromised"],
   ["kind", "agent", "agent"]];
 const TOGGLES = [...FLAGS.slice(0, 3).map(([name, , text]) => [`${name}=true`, text]), ['error!=""', "error"]];
 
 // --- The filter: terms with commas between them. The server reads it; here terms are only put in and taken out.
 
-const termsOf = (filter) => (filter.match(/(?:"(?:[^"\\]|\\.)*"|[^,])+/gs) || []).map((term) => term.trim());
+const filterTerms = (filter) => (filter.match(/(?:"(?:[^"\\]|\\.)*"|[^,])+/gs) || []).map((term) => term.trim());
 const quoted = (text) => (/^[^\s",=<>!]+$/.test(text) ? text : `"${text.replace(/["\\]/g, "\\$&")}"`);
 
 /** Change the filter of the address: without the terms that `drop` selects, and with one more. */
 function setTerm(drop, term) {
-  const terms = termsOf(routeOf(location.hash).params.filter || "").filter((other) => other !== term && !drop(other));
+  const terms = filterTerms(routeOf(location.hash).params.filter || "").filter((other) => other !== term && !drop(other));
   setParams({ filter: (term ? [...terms, term] : terms).join(",") });
 }
 
@@ -183,7 +183,7 @@ function Grid({ list, redraw, grid }) {
 // --- The controls
 
 function Controls({ filter, times }) {
-  const terms = termsOf(filter);
+  const terms = filterTerms(filter);
   const choice = (label, name, options) => html`<${Select} label=${label} options=${options}
     value=${options.find(([value]) => terms.includes(`${name}=${value}`))?.[0]}
     onChange=${({ target: { value } }) => setTerm((term) => term.startsWith(`${name}=`), value && `${name}=${value}`)} />`;
@@ -199,7 +199,7 @@ function Controls({ filter, times }) {
       <${Field} label="Filter" name="filter" type="search" value=${filter} spellcheck=${false} autocomplete="off"
         hint="Terms with commas between them: status=failed, cost_usd>=0.01, metadata.team=search" /><//>
     <details open=${!NARROW.matches}><summary>More filters</summary><div class="actions">
-      ${choice("Status", "status", STATUSES)}${choice("Kind", "kind", KINDS)}
+      ${choice("Status", "status", STATUSES)}${choice("Kind", "kind", TRACE_KINDS)}
       ${time("Since", "since")}${time("Until", "until")}
       ${TOGGLES.map(([term, text]) => html`<button type="button" class="toggle" aria-pressed=${terms.includes(term)}
         onClick=${() => (terms.includes(term) ? remove(term) : setTerm(() => false, term))}>${text}</button>`)}</div></details>

@@ -29,7 +29,7 @@ export function Try({ params }) {
     show({});
     try {
       await tryRequest(request, (name, data) => show(CHANGES[name]?.(data, state)), running.current.signal);
-      if (isRunning(state)) show({ state: "Broken off" });
+      if (isRunning(state)) show({ state: "Interrupted" });
     } catch (error) {
       show(error.name === "AbortError" ? { state: "Stopped" } : { state: "Failed", error });
     }
@@ -72,14 +72,14 @@ const CHANGES = {
   "route.completed": (data) => ({ ...data, state: "Done", text: data.output, result: data }),
   error: ({ error }) => ({ state: "Failed", error }),
 };
-const KINDS = { Done: "good", Failed: "bad", "Broken off": "bad", Stopped: "warn" };
+const STATE_BADGES = { Done: "good", Failed: "bad", Interrupted: "bad", Stopped: "warn" };
 
 function Answer({ trial: { environment, state, text, reasoning, fallbacks, trace_id, routing, result, error } }) {
   const id = trace_id ?? error?.trace_id;
   const query = { trace_id: id, account: OWNER, environment };
   const trace = useRead("traces.get", query, { skip: !id || !(result || error) });
   return html`<div><${Section} title="Answer" actions=${html`
-      <span role="status"><${Badge} kind=${KINDS[state]}>${state}<//></span>
+      <span role="status"><${Badge} kind=${STATE_BADGES[state]}>${state}<//></span>
       ${result?.cache_hit && html`<${Badge}>from the cache<//>`}
       ${id && html`<a href=${to(["traces", id], { account: OWNER, environment })}>Its trace</a>`}`}>
     ${error && html`<${Failure} error=${error} />`}

@@ -1,12 +1,12 @@
 // Webhook endpoints of an account, and their deliveries of the last 24 hours.
 
-import { Badge, Confirm, Field, Loaded, NewSecret, Pairs, Section, Select, Table, Time, View } from "../lib.js";
-import { count, html, ms, setParams, to, useOwner, useRead, useState } from "../lib.js";
+import { Badge, Confirm, Field, Here, Loaded, NewSecret, Pairs, Section, Select, Table, Time, View } from "../lib.js";
+import { count, html, ms, setParams, to, useContext, useOwner, useRead, useState } from "../lib.js";
 import { Ask, Checks, runner } from "./terms.js";
 
 const HOUR = 3600;
-const OVERLAPS = [[0, "not at all"], [HOUR, "1 hour"], [24 * HOUR, "24 hours"], [7 * 24 * HOUR, "7 days"]];
-const KINDS = { delivered: "good", rejected: "bad", failed_delivery: "bad", waiting: "warn" };
+const OVERLAPS = [[0, "0"], [HOUR, "1 hour"], [24 * HOUR, "24 hours"], [7 * 24 * HOUR, "7 days"]];
+const STATE_BADGES = { delivered: "good", rejected: "bad", failed_delivery: "bad", waiting: "warn" };
 const PAGE = 50;
 const words = (state) => state.replaceAll("_", " ");
 const answerOf = ({ status, error, duration_ms }) => [status ?? error, ms(duration_ms)].join(", ");
@@ -22,6 +22,7 @@ export function Webhooks({ params }) {
 }
 
 function Endpoints({ account, all, choices, onChange }) {
+  const { writes } = useContext(Here).session;
   const allEvents = choices.events.length;
   const columns = [
     { name: "Endpoint", kind: "wide", of: ({ url, id, created_at: at }) =>
@@ -36,7 +37,8 @@ function Endpoints({ account, all, choices, onChange }) {
   return html`<${Section} title=${`Endpoints of ${account}`}
     actions=${html`<${Create} choices=${choices} run=${runner({ account }, onChange)} />`}>
     <${Table} caption="Endpoints" columns=${columns} rows=${all} keyOf=${(row) => row.id}
-      empty="No endpoints. Create one to receive events, such as fallbacks, exceeded budgets and incidents." /><//>`;
+      empty=${writes ? "No endpoints. Create one to receive events, such as fallbacks, exceeded budgets and incidents."
+        : "No endpoints."} /><//>`;
 }
 
 function stateOf({ disabled_at, old_secret_until }) {
@@ -68,9 +70,10 @@ function Actions({ row: { url, disabled_at }, run }) {
       <p>A signed sample of each of its events is sent once. Nothing is stored.</p><//>
     <${Confirm} label="Replay failed" kind="" act=${async () => setRestarted(await run("console.replay"))}
       text="All events of the last 24 hours that it has not accepted are delivered again, under the same ids." />
-    <${Ask} label="Rotate the secret" act=${(values) => run("console.rotate_endpoint", { overlap_s: Number(values.overlap_s) })}
+    <${Ask} label="Rotate the secret"
+      act=${(values) => run("console.rotate_endpoint", { overlap_s: Number(values.overlap_s) })}
       result=${({ secret }) => html`<${NewSecret} text=${secret}>This is the new signing secret.<//>`}>
-      <${Select} label="The old secret signs, too, for" name="overlap_s" value=${24 * HOUR} options=${OVERLAPS} /><//>
+      <${Select} label="Keep the old secret for" name="overlap_s" value=${24 * HOUR} options=${OVERLAPS} /><//>
     ${disabled_at
       ? html`<${Confirm} label="Enable" kind="" text="New events are delivered again."
           act=${() => run("console.enable_endpoint")} />`
@@ -94,7 +97,7 @@ function Deliveries({ account, endpoints, states, params: { endpoint: id, state,
     { name: "Event", kind: "word", of: ({ event_type: type, event_id: id }) =>
       html`${type}<br /><small class="note">${id}</small>` },
     { name: "Endpoint", of: ({ endpoint_id: id }) => html`<span class="url" title=${urls[id]}>${urls[id]}</span>` },
-    { name: "State", of: (row) => html`<${Badge} kind=${KINDS[row.state]}>${words(row.state)}<//>` },
+    { name: "State", of: (row) => html`<${Badge} kind=${STATE_BADGES[row.state]}>${words(row.state)}<//>` },
     { name: "Attempts", kind: "wide", of: ({ attempts }) => (attempts.length ? html`<details>
       <summary>${attempts.length}: ${answerOf(attempts.at(-1))}</summary><${Pairs} rows=${attempts.map((attempt) =>
         [html`<${Time} at=${attempt.at} />`, answerOf(attempt)])} /></details>` : "none yet") },
