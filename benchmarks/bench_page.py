@@ -30,8 +30,11 @@ FILTERS = {
 }
 LISTED = "[role=gridcell], .empty"
 FETCH = """async address => {
+    const headers = {"X-Session-Token": localStorage.getItem(`routewright ${location.pathname}`)}
     const start = performance.now()
-    await (await fetch(address)).json()
+    const response = await fetch(address, {headers})
+    await response.json()
+    if (!response.ok) throw new Error(`the server answered ${response.status}`)
     return performance.now() - start
 }"""
 SHOW = """async ([address, shown]) => {
