@@ -187,6 +187,8 @@ async def test_failed_deliveries_are_inspected_and_replayed_with_their_ids(house
     await house.clock.sleep(5_000.0)
     (delivery,) = await house.console.deliveries("default")
     assert (delivery.state, [each.status for each in delivery.attempts]) == ("failed_delivery", [500] * 5)
+    problem = f"webhook endpoint {endpoint_id} of default fails: it answered 500"
+    assert problem in house.router.status().problems
     assert await house.console.deliveries("default", state="delivered") == []
     assert await house.console.replay("default", endpoint_id) == 1
     assert await house.console.replay("default", endpoint_id, "evt_unknown") == 0
@@ -254,6 +256,9 @@ async def test_rotations_keep_all_unexpired_secrets(house: House) -> None:
             await house.console.rotate_endpoint("default", endpoint_id, overlap_s=seconds)  # type: ignore[arg-type]
     with pytest.raises(ValidationFailed, match="state"):
         await house.console.deliveries("default", state="failed")  # type: ignore[arg-type]
+    for limit in (0, -1, 1_001, 2**63, 2.0, True):
+        with pytest.raises(ValidationFailed, match="limit: must be a whole number from 1 to 1000, got"):
+            await house.console.deliveries("default", limit=limit)  # type: ignore[arg-type]
 
 
 async def test_a_test_sends_a_sample_of_each_selected_event(house: House) -> None:

@@ -24,6 +24,7 @@ from ._core.accounts.terms import account_terms, change, check_account, credit_o
 from ._core.accounts.terms import limits_of as limits_of
 from ._core.crypto import NONCE
 from ._core.outcome import event_of
+from ._core.request.rules import Range
 from ._core.webhooks.endpoint import (
     MAX_OVERLAP_S,
     OVERLAP_S,
@@ -66,6 +67,8 @@ from .wire.money import usd_text
 from .wire.problems import listed, shown
 from .wire.timestamps import start_of, timestamp
 
+DELIVERIES = Range(1, 1_000, whole=True)
+"""Items of a page of deliveries."""
 NEAREST = 10
 """Limits in ``Console.nearest_limits``."""
 
@@ -494,8 +497,8 @@ class Console(Closing):
         check_choice("state", state, (None, *get_args(wire.DeliveryState)))
         if endpoint_id is not None:
             await self._endpoint(account, endpoint_id)
-        if type(limit) is not int:
-            raise ValidationFailed.at("limit", f"must be a whole number, got {describe(limit)}", "pass 50, for example")
+        if type(limit) is not int or not DELIVERIES.admits(limit):
+            raise ValidationFailed.at("limit", f"must be {DELIVERIES}, got {describe(limit)}", "for example 50")
         if after is not None and not is_delivery_key(after):
             raise ValidationFailed.at("after", "is not the key of a delivery", "pass Delivery.key of the last one")
         return await self._checked.scan(account, wire.Deliveries(endpoint_id, state), after=after, limit=limit)
