@@ -772,6 +772,28 @@ async def test_latency_by_day_has_all_models_together_and_each_by_itself(store: 
         await store.latency_by_day("2026-10-22", "2026-11-22")
 
 
+class CountingStorage(MemoryStorage):
+    """Counts what is read."""
+
+    reads = 0
+
+    async def read(self, account: str, query: Any) -> Any:
+        self.reads += 1
+        return await super().read(account, query)
+
+
+async def test_latency_by_day_reads_idle_accounts_once(clock: FakeClock) -> None:
+    storage = CountingStorage(clock=clock)
+    store = TraceStore(storage, clock=clock)
+    for number in range(30):
+        await storage.apply(f"a{number}", [PutAccount(make_account(name=f"a{number}"))])
+    trace = make_trace(1, account="a7", created_at="2026-11-20T12:00:00.000Z", duration_ms=100.0)
+    await store.record(replace(trace, selected_model="acme/m1"))
+    storage.reads = 0
+    assert len(await store.latency_by_day("2026-11-01", "2026-11-30", all_accounts=True)) == 2
+    assert storage.reads == 1 + 31 + 30  # names, the range of each account, and the days of the active one
+
+
 async def test_the_rows_of_a_report_add_up_to_its_totals_while_others_write(storage: Storage, clock: FakeClock) -> None:
     writer = TraceStore(storage, clock=clock)
 

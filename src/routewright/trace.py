@@ -13,6 +13,7 @@ from typing import Any, Literal, Self, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from . import wire
 from ._core.analytics import report
@@ -341,11 +342,16 @@ class TraceStore(OfAccount):
     ) -> list[wire.LatencyDay]:
         """Latency quantiles of at most 31 days, oldest first: of all models, then by model, most requests first. Days
         without requests are left out. Dates, accounts and environment as in ``usage``."""
-        reported = self._reported(environment)
+        first, last = report.days_of(start_date, end_date, self._clock.time())
+        days = report.dates_between(first, last)
+        query = wire.LatencyCounts(first=first, last=last, environment=self._reported(environment))
+        counts = await self._read(account, all_accounts, query)
+        active = [name for name in counts if counts[name]]  # most accounts may be idle, and each day is a read
         rows = []
-        for day in report.dates_between(*report.days_of(start_date, end_date, self._clock.time())):
-            query = wire.LatencyCounts(first=day, last=day, environment=reported)
-            rows += report.latency_of_day(await self._counts(account, all_accounts, query), day)
+        for day in days:
+            of_day = replace(query, first=day, last=day)
+            uses = [await self._checked.read(name, of_day) for name in active]
+            rows += report.latency_of_day([*chain(*uses)], day)
         return rows
 
     async def aclose(self) -> None:
