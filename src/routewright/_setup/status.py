@@ -89,4 +89,5 @@ def _find_problems(status: wire.RouterStatus) -> Iterator[str]:
     if free is not None and free < LOW_DISK_BYTES:
         yield f"storage: {free / 1e6:.0f} MB are left on the disk"
     lasting = (fault for fault in status.faults if fault.failing and not fault.part.startswith(CIRCUIT))
-    yield from (f"{fault.part}: {fault.text}" for fault in lasting)
+    for fault in lasting:
+        yield fault.text if fault.text.startswith(fault.part) else f"{fault.part}: {fault.text}"
