@@ -551,6 +551,11 @@ class Router:
         return self._parts.storage
 
     @property
+    def catalogue(self) -> Catalogue:
+        """The catalogue that was passed, else the bundled one."""
+        return self._parts.catalogue
+
+    @property
     def coordination(self) -> Coordination:
         """Shares limits and notices with other processes. A ``Console`` on the same storage uses the same one:
         ``Console(router.storage, clock=router.clock)``."""

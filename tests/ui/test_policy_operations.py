@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from routewright import Console, MemoryStorage, Policy, Router
+from routewright import Catalogue, Console, MemoryStorage, Model, Policy, Router
 from routewright.errors import PreconditionFailed, ValidationFailed
 from routewright.ui import Operator, create_ui
 from routewright.ui.api import Page, operations
@@ -39,6 +39,17 @@ async def test_a_record_comes_back_as_the_one_that_was_read() -> None:
         await run["policies.draft"]({"policy": {"name": "desk", "gaol": "cost"}}, "bob")
     stored = await console.policies.get("desk")
     assert (stored.drafted_by, stored.draft and stored.draft.goal) == ("ada", "quality")
+
+
+async def test_a_draft_may_name_models_of_the_catalogue_of_the_router() -> None:
+    catalogue = Catalogue([Model(id="mine/one", quality=0.5, context_window=8_000)])
+    router = Router(providers=[], storage=MemoryStorage(), catalogue=catalogue)
+    browser = Browser(create_ui(router, link_token="t"))
+    await browser.sign_in(link="t")
+    await browser.ask("POST", "/api/policies.draft", {"policy": {"name": "desk", "models": ["mine/one", "mine/two"]}})
+    answer = (await browser.ask("POST", "/api/policies.check", {"name": "desk"}))[1]
+    assert "unknown model 'mine/two'" in answer["error"]["message"]
+    assert "mine/one" not in answer["error"]["message"]
 
 
 async def test_a_conflict_has_a_status_of_its_own() -> None:

@@ -15,7 +15,6 @@ from tempfile import TemporaryDirectory
 import anyio
 import anyio.to_thread
 
-from routewright.catalogue import Catalogue
 from routewright.console import Console
 from routewright.serve.plan import Address
 from routewright.trace import TraceStore
@@ -60,8 +59,7 @@ async def _run(args: Namespace, screen: Screen) -> None:
         await TraceStore(storage).retention()  # fail before the browser opens if the store cannot be opened
         token = secrets.token_urlsafe(32)
         owner = Operator(name=os.environ.get("USER") or "owner", writes=not args.read_only)
-        catalogue = None if args.catalogue is None else Catalogue.load(args.catalogue)
-        page = create_ui(router, Console(storage, catalogue=catalogue), link_token=token, owner=owner)
+        page = create_ui(router, Console(storage, catalogue=router.catalogue), link_token=token, owner=owner)
         listener = listen(Address("127.0.0.1", args.port or 0), "--port")
         # in the fragment, which browsers send to nobody
         link = f"http://127.0.0.1:{listener.getsockname()[1]}/#link={token}"

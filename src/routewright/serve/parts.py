@@ -93,8 +93,7 @@ async def open_router(plan: Plan) -> AsyncIterator[tuple[Router, Console]]:
     stop_export = export(router) if plan.otel else None
     secret = None if plan.seed is None else plan.seed.secret
     try:
-        catalogue = None if plan.catalogue is None else Catalogue.load(plan.catalogue)
-        console = Console(storage, secret=secret, catalogue=catalogue)
+        console = Console(storage, secret=secret, catalogue=router.catalogue)
         await console.accounts()  # raises where the store cannot be read
         yield router, console
     finally:

@@ -352,7 +352,7 @@ def create_ui(
     raises ``AuthenticationFailed``. Without it people sign in with a key of the account ``_system``. ``console`` checks
     those keys; by default one over the Router's storage. ``hosts``: names under which the page is reached, besides
     addresses and ``localhost``. ``link_token`` signs in whoever has the link ``#link=...``, once, as ``owner``."""
-    console = console or Console(router.storage, clock=router.clock)
+    console = console or Console(router.storage, clock=router.clock, catalogue=router.catalogue)
     return Ui(router, console, authorize, hosts, link_token, owner or Operator(name="owner", writes=True))
 
 
