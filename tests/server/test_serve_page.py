@@ -74,6 +74,8 @@ def test_the_start_says_where_the_page_is_and_how_to_get_a_key(page: Page) -> No
 def test_the_page_is_beside_the_health_checks_and_not_at_the_port_for_requests(page: Page) -> None:
     status, _, headers = page.ask("GET", "/ui")
     assert (status, headers["location"]) == (307, "ui/")
+    status, _, headers = page.ask("GET", "/")
+    assert (status, headers["location"]) == (307, "ui/")
     status, html, _ = page.ask("GET", "/ui/")
     assert (status, html[:15]) == (200, b"<!doctype html>")
     for name in re.findall(rb"(?:src|href)=\"([^\"]+)\"", html):

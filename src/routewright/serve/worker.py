@@ -32,9 +32,11 @@ from .processes import METRICS_FOLDER
 
 ERROR_SEND_S = 2.0
 """How long cancelled requests may take to send their error."""
-OPERATORS = 128
-"""Connections of the administrator. A browser opens up to six."""
-OTHER_FILES = 256
+ADMINISTRATORS = 32
+"""Connections of the administrator."""
+OPERATORS = 64
+"""The same with the page. A browser opens up to six."""
+OTHER_FILES = 288
 """Open files kept free for the store, providers, the administrator and refused clients."""
 PAGE = "/ui"
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -81,7 +83,9 @@ class WorkerApp:
             announce_end(scope["state"])
             await app.start()
             if self._administration is not None:
-                limits = ConnectionLimits(**self._plan.connections | {"open": OPERATORS})
+                limits = ConnectionLimits(
+                    **self._plan.connections | {"open": OPERATORS if self._plan.ui else ADMINISTRATORS}
+                )
                 proxies = self._plan.trusted_proxies
                 await stack.enter_async_context(serve_beside(admin, self._administration, limits, proxies))
             self._app = app
@@ -120,11 +124,14 @@ class WorkerApp:
 
 
 def mounted(page: Application, admin: Application) -> Application:
-    """The administrator's application with the page at ``/ui``."""
+    """The administrator's application with the page at ``/ui``, to which ``/`` leads."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        is_page = scope["type"] == "http" and (scope["path"] == PAGE or scope["path"].startswith(f"{PAGE}/"))
-        await (page({**scope, "root_path": PAGE}, receive, send) if is_page else admin(scope, receive, send))
+        path = PAGE if scope.get("path") == "/" else scope.get("path", "")
+        if scope["type"] == "http" and (path == PAGE or path.startswith(f"{PAGE}/")):
+            await page({**scope, "path": path, "root_path": PAGE}, receive, send)
+        else:
+            await admin(scope, receive, send)
 
     return serve
 
