@@ -89,5 +89,4 @@ def _find_problems(status: wire.RouterStatus) -> Iterator[str]:
     if free is not None and free < LOW_DISK_BYTES:
         yield f"storage: {free / 1e6:.0f} MB are left on the disk"
     lasting = (fault for fault in status.faults if fault.failing and not fault.part.startswith(CIRCUIT))
-    for fault in lasting:
-        yield fault.text if fault.text.startswith(fault.part) else f"{fault.part}: {fault.text}"
+    yield from (part.text if part.text.startswith(part.part) else f"{part.part}: {part.text}" for part in lasting)
