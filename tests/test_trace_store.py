@@ -791,7 +791,7 @@ async def test_latency_by_day_reads_idle_accounts_once(clock: FakeClock) -> None
     await store.record(replace(trace, selected_model="acme/m1"))
     storage.reads = 0
     assert len(await store.latency_by_day("2026-11-01", "2026-11-30", all_accounts=True)) == 2
-    assert storage.reads == 1 + 31 + 30  # names, the range of each account, and the days of the active one
+    assert storage.reads == 1 + 31 + 30  # names, the range of every account, and the days of the active one
 
 
 async def test_the_rows_of_a_report_add_up_to_its_totals_while_others_write(storage: Storage, clock: FakeClock) -> None:

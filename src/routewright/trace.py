@@ -346,7 +346,7 @@ class TraceStore(OfAccount):
         days = report.dates_between(first, last)
         query = wire.LatencyCounts(first=first, last=last, environment=self._reported(environment))
         counts = await self._read(account, all_accounts, query)
-        active = [name for name in counts if counts[name]]  # most accounts may be idle, and each day is a read
+        active = [name for name in counts if counts[name]]  # most accounts may be idle, and a day is a read
         rows = []
         for day in days:
             of_day = replace(query, first=day, last=day)
