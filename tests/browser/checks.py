@@ -30,11 +30,13 @@ def looks(page: Page) -> Iterator[str]:
             yield f"{size['width']}x{size['height']}-{scheme}"
 
 
-def axe(page: Page) -> None:
-    """Assert that axe-core finds no violation of WCAG 2.2 AA in the page as it is now."""
+def axe(page: Page, within: str = "html") -> None:
+    """Assert that axe-core finds no violation of WCAG 2.2 AA in the page, or a part of it, as it is now."""
     if not page.evaluate("() => 'axe' in window"):
         page.evaluate(_axe_source())  # which a Content-Security-Policy does not block
-    violations = page.evaluate("options => axe.run(options).then(results => results.violations)", AXE_OPTIONS)
+    violations = page.evaluate(
+        "([within, options]) => axe.run(within, options).then(results => results.violations)", [within, AXE_OPTIONS]
+    )
     assert not violations, "\n".join(_describe(violation) for violation in violations)
 
 

@@ -94,7 +94,7 @@ def open_ui(open_page: Callable[..., Page], serve: Callable[..., str]) -> Callab
         with page.expect_request("**/session"):
             page.goto("#link=of-the-test")
         page.goto(f"#/{at}")  # most often before the overview shows, which costs more than most views
-        expect(page.get_by_role("navigation")).to_be_visible()
+        expect(page.get_by_role("navigation", name="Views")).to_be_visible()
         return page
 
     return open_ui

@@ -14,7 +14,7 @@ from routewright.errors import AuthenticationFailed
 from routewright.ui import create_ui
 from routewright.wire import RateLimits, TagLimit
 
-from .checks import axe, looks, no_sideways_scroll
+from .checks import axe, no_sideways_scroll
 from .dialogs import dialog, leave, refuse, submit
 from .problems import Problems
 
@@ -260,7 +260,7 @@ def crowd(store: BlockingConsole) -> None:
 
 
 @pytest.mark.usefixtures("crowd")
-def test_accounts_are_filtered_paged_accessible_and_fit(open_ui: OpenUi, router: Router, console: Console) -> None:
+def test_accounts_are_filtered_and_paged_and_fit(open_ui: OpenUi, router: Router, console: Console) -> None:
     page = open_ui(router, console, at="accounts")
     expect(page.get_by_text("1 to 25 of 32")).to_be_visible()
     page.get_by_role("link", name="Next").click()
@@ -272,20 +272,13 @@ def test_accounts_are_filtered_paged_accessible_and_fit(open_ui: OpenUi, router:
     page.get_by_label("Name contains").fill("ACME")
     expect(page).to_have_url(re.compile("contains=ACME"))
     expect(page.get_by_role("region", name="Accounts").get_by_role("row")).to_have_count(3)
-    for _ in looks(page):
-        axe(page)
     no_sideways_scroll(page)
     page.get_by_role("link", name=f"acme {HOSTILE}").click()
     page.get_by_role("button", name="Show revoked keys").click()
     expect(page.get_by_role("region", name="Keys").get_by_role("row")).to_have_count(3)
     expect(page.get_by_role("region", name="Tag limits")).to_contain_text("$0.00 of $1.00")
-    for _ in looks(page):
-        axe(page)
+    axe(page)
     no_sideways_scroll(page)
-    for button in ("Create a key", "Change terms", "Add credit", "Revoke"):
-        expect(dialog(page, button).locator("form")).to_be_visible()
-        axe(page)
-        leave(page)
 
 
 @pytest.mark.usefixtures("crowd")

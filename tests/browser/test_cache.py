@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 
 from routewright import Caller, Console, MemoryStorage, Router
 
-from .checks import axe, looks, no_sideways_scroll
+from .checks import axe, no_sideways_scroll
 from .problems import Problems
 
 OpenUi = Callable[..., Page]
@@ -55,6 +55,8 @@ def test_what_the_cache_saves_and_why_a_question_is_a_hit(open_ui: OpenUi, probl
     near = page.get_by_role("region", name="Entries near it")
     expect(near).to_contain_text("<img src=x onerror=alert(1)>")
     expect(page.get_by_text("a miss:")).to_be_visible()
+    axe(page)
+    no_sideways_scroll(page)
     question.fill('{"messages": [], "goal": "best"}')
     with problems.expect("page.explain_cache.*400"):
         page.get_by_role("button", name="Explain", exact=True).click()
@@ -83,6 +85,8 @@ def test_a_trace_says_what_its_look_up_came_to(open_ui: OpenUi, problems: Proble
     expect(page.get_by_text("A miss: no entry was near.")).to_be_visible()
     explain(near)
     expect(page.get_by_text(re.compile("^A miss: the nearest question differs in"))).to_be_visible()
+    axe(page)
+    no_sideways_scroll(page)
     page.reload()
     expect(field).to_have_value(near)
     explain(plain)
@@ -90,15 +94,3 @@ def test_a_trace_says_what_its_look_up_came_to(open_ui: OpenUi, problems: Proble
     with problems.expect("api/trace.*40"):
         explain("tr_01jd3v8m6qk2x9w5t7r4n8y2zb")
         expect(page.get_by_role("alert")).to_contain_text("no trace")
-
-
-def test_the_cache_is_accessible_and_fits(open_ui: OpenUi) -> None:
-    router, (*_, near, _) = make_router()
-    page = open_ui(router, at=f"cache?account=acme&environment=sandbox&range=24h&trace={near}", writes=False)
-    page.get_by_role("textbox", name="Question").fill(HOSTILE.replace("France", "Chile"))
-    page.get_by_role("button", name="Explain", exact=True).click()
-    expect(page.get_by_role("region", name="Entries near it")).to_be_visible()
-    expect(page.get_by_text(re.compile("^A miss: the nearest"))).to_be_visible()
-    for _ in looks(page):
-        axe(page)
-    no_sideways_scroll(page)

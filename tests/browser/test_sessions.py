@@ -58,8 +58,8 @@ def test_signing_out_in_one_tab_ends_the_other(
     with problems.expect("GET .*/api/.*: 401"):
         other.clock.run_for(61_000)  # it reads its figures again
         shows(other, "Sign in")
-    site.sign_in(other)
-    shows(other, "Overview")
+        site.sign_in(other)
+        shows(other, "Overview")  # by then the last refusal has come
     expect(other.get_by_role("link", name="24 hours")).to_have_attribute("aria-current", "true")
     with problems.expect("POST .*/session: 401"):
         page.get_by_label("Key").fill("sk_live_wrong")
@@ -88,8 +88,8 @@ def test_a_page_says_that_its_server_is_away_and_goes_on_when_it_is_back(
         expect(page.get_by_role("alert").first).to_contain_text("cannot be reached")
         page.get_by_role("link", name="Overview").click()
         expect(page.get_by_role("alert").first).to_contain_text("cannot be reached")
-    with served(site.ui, port=urlsplit(url).port or 0):
-        page.clock.run_for(61_000)
-        expect(page.get_by_text("Disk free")).to_be_visible()
-        expect(page.get_by_role("alert")).to_have_count(0)
-        page.goto("about:blank")
+        with served(site.ui, port=urlsplit(url).port or 0):
+            page.clock.run_for(61_000)
+            expect(page.get_by_text("Disk free")).to_be_visible()
+            expect(page.get_by_role("alert")).to_have_count(0)
+            page.goto("about:blank")
