@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from playwright.sync_api import Page, expect
 
-from routewright import Console, MemoryStorage, Router
+from routewright import Caller, Console, MemoryStorage, Router
 from routewright.ui import create_ui
 
 from .checks import axe, looks
@@ -20,7 +20,8 @@ SECRET = "a secret for tests, which is long enough for one"
 def test_an_operator_signs_in_with_a_key_and_out(page: Page, serve: Callable[..., str], problems: Problems) -> None:
     storage = MemoryStorage()
     console = Console(storage, secret=SECRET)
-    key = console.blocking.create_key("_system", name="grace", scopes=["console:read"]).secret.reveal()
+    new_key = console.blocking.create_key("_system", name="grace", scopes=["console:read"])
+    key = new_key.secret.reveal()
     url = serve(create_ui(Router.sandbox(storage=storage), console))
     with problems.expect("GET .*/session: 401"):
         page.goto(f"{url}/#/models")
@@ -32,8 +33,10 @@ def test_an_operator_signs_in_with_a_key_and_out(page: Page, serve: Callable[...
     page.get_by_label("Key").fill(key)
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("Models")
-    expect(page.get_by_text("grace (read only)")).to_be_visible()
-    page.reload()
+    expect(page.get_by_role("main")).to_be_focused()
+    expect(page.get_by_text("grace (read-only)")).to_be_visible()
+    with page.expect_response(re.compile("router.status")), page.expect_response(re.compile("usage.*sandbox")):
+        page.reload()
     expect(page.get_by_role("heading", level=1)).to_have_text("Models")
     assert key not in page.url
     assert page.evaluate("() => [document.cookie, sessionStorage.length]") == ["", 0]
@@ -45,6 +48,36 @@ def test_an_operator_signs_in_with_a_key_and_out(page: Page, serve: Callable[...
     with problems.expect("GET .*/session: 401"):
         page.reload()
         expect(page.get_by_role("heading", level=1)).to_have_text("Sign in")
+    expect(page.get_by_role("alert")).to_have_count(0)
+    page.get_by_label("Key").fill(key)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Models")
+    console.blocking.revoke_key("_system", new_key.key.id)
+    with problems.expect("GET .*/session: 401"):
+        page.reload()
+        expect(page.get_by_role("alert")).to_contain_text("was revoked")
+
+
+def test_what_has_most_requests_is_shown_first(open_ui: OpenUi) -> None:
+    storage = MemoryStorage()
+    Console(storage, secret=SECRET).blocking.create_account("acme")
+    router = Router.sandbox(storage=storage)
+    for account in ("default", "acme", "acme"):
+        router.blocking.route("Hello", caller=Caller(account, "sandbox"))
+    router.blocking.flush()
+    page = open_ui(router, at="traces")
+    grid = page.get_by_role("grid")
+    expect(page.get_by_label("Account", exact=True)).to_have_value("acme")
+    expect(page.get_by_label("Environment")).to_have_value("sandbox")
+    expect(grid.get_by_role("row")).to_have_count(3)
+    page.get_by_role("link", name="Overview").click()
+    expect(page.get_by_role("figure", name="Calls")).to_be_visible()
+    page.get_by_label("Environment").select_option("production")
+    expect(page.get_by_text("No calls in this time")).to_be_visible()
+    page.get_by_role("link", name="Show the sandbox").press("Enter")
+    expect(page.get_by_role("figure", name="Calls")).to_be_visible()
+    page.goto("#/traces?account=nobody&environment=sandbox")
+    expect(page.get_by_role("alert")).to_have_text("No account has the name “nobody”.")
 
 
 def test_the_navigation_leads_to_every_view(open_ui: OpenUi) -> None:
@@ -83,6 +116,9 @@ def test_a_link_signs_in_once(open_ui: OpenUi, problems: Problems) -> None:
 
 
 def test_a_view_that_does_not_exist_says_so(open_ui: OpenUi) -> None:
-    page = open_ui(Router.sandbox(), at="nothing")
+    page = open_ui(Router.sandbox(), at="constructor")
     page.get_by_role("link", name="Go to the overview").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
+    expect(page.get_by_role("main")).to_be_focused()
+    page.goto("#/overview?range=constructor")
+    expect(page.get_by_role("link", name="7 days")).to_have_attribute("aria-current", "true")

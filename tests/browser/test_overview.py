@@ -151,7 +151,7 @@ def test_what_is_wrong_and_which_budgets_are_nearly_used(open_ui: OpenUi, router
     problems = page.get_by_role("alert")
     expect(problems).to_contain_text("good: the vendor refused its key")
     expect(page.get_by_role("region", name="Open circuits")).to_contain_text("good/one")
-    expect(page.get_by_role("region", name="Refusals since the start")).to_contain_text("router.budget_exceeded")
+    expect(page.get_by_role("region", name="Refusals")).to_contain_text("router.budget_exceeded")
     expect(page.locator(".figure", has_text="Keys refused by vendors")).to_contain_text("good")
     limits = page.get_by_role("region", name="Limits")
     expect(limits.get_by_role("row")).to_have_count(11)
@@ -170,7 +170,7 @@ def test_an_incident_is_opened_and_resolved_by_keyboard(open_ui: OpenUi) -> None
     page = open_ui(Router.sandbox(storage=storage), console)
     page.get_by_role("button", name="Open an incident").focus()
     page.keyboard.press("Enter")
-    page.get_by_label("Title").focus()
+    expect(page.get_by_label("Title")).to_be_focused()
     page.keyboard.type(HOSTILE)
     page.keyboard.press("Tab")
     page.keyboard.type("critical")
@@ -182,6 +182,7 @@ def test_an_incident_is_opened_and_resolved_by_keyboard(open_ui: OpenUi) -> None
     assert (incident.title, incident.severity, incident.resolved_at) == (HOSTILE, "critical", None)
     assert incident.status_url == "https://status.example.com/"
     page.get_by_role("button", name="Resolve").press("Enter")
+    expect(page.get_by_role("dialog").get_by_role("button", name="Resolve")).to_be_focused()
     page.get_by_role("dialog").get_by_role("button", name="Resolve").press("Enter")
     expect(page.get_by_role("region", name="Incidents").get_by_text("open", exact=True)).to_have_count(0)
     (incident,) = console.blocking.incidents()
@@ -209,7 +210,9 @@ def test_the_overview_is_accessible_and_fits_with_everything_in_it(open_ui: Open
 
 def test_an_empty_store_says_how_to_record_a_call(open_ui: OpenUi) -> None:
     page = open_ui(Router(providers=[], storage=MemoryStorage()))
-    expect(page.get_by_text("routewright route --sandbox --store traces.db")).to_be_visible()
+    expect(page.get_by_text("No calls in this time")).to_be_visible()
     expect(page.get_by_label("Account", exact=True)).to_have_value("default")
-    page.get_by_role("link", name="the sandbox").click()
-    expect(page.get_by_label("Environment")).to_have_value("sandbox")
+    expect(page.get_by_role("region", name="Latency")).to_have_count(0)
+    expect(page.get_by_text("Rescues")).to_have_count(0)
+    page.get_by_role("main").get_by_role("link", name="Try one").click()
+    expect(page.get_by_label("Prompt", exact=True)).to_be_focused()

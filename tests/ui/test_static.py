@@ -47,7 +47,9 @@ def test_nothing_but_the_token_is_in_the_browsers_storage() -> None:
     texts = [path.read_text("utf-8") for path in FILES if VENDOR not in path.parents and path.suffix == ".js"]
     assert not re.search(r"sessionStorage|indexedDB|document\.cookie", "".join(texts))
     assert re.findall(r"localStorage.*", "".join(texts)) == [
-        'localStorage.getItem(PLACE) ?? "";', "localStorage.setItem(PLACE, token);"
+        'localStorage.getItem(PLACE) ?? "";',
+        "localStorage.setItem(PLACE, token);",
+        "localStorage.removeItem(PLACE);",
     ]  # fmt: skip
 
 

@@ -71,6 +71,8 @@ export async function tryRequest(request, onEvent, signal) {
   }
 }
 
+export const hasToken = () => token !== "";
+
 async function keep(response) {
   const session = await response.json();
   token = session.token;
@@ -80,4 +82,8 @@ async function keep(response) {
 
 export const session = async () => keep(await send("session"));
 export const signIn = async (credentials) => keep(await send("session", changing(credentials)));
-export const signOut = () => send("session", { method: "DELETE" });
+export async function signOut() {
+  await send("session", { method: "DELETE" });
+  token = "";
+  localStorage.removeItem(PLACE);
+}

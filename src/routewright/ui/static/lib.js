@@ -13,8 +13,8 @@ export { Fragment, render, useContext, useEffect, useErrorBoundary, useId, useMe
 /** The value of the parameter `account` for all accounts, in views that cover them. */
 export const ALL = "*";
 
-/** The session ({operator, writes}), the names of the accounts, the `account` that is looked at, and the `scope`: the
- * same, or ALL. */
+/** The session ({operator, writes}), the names of the accounts, the `account` and `environment` that are looked at, the
+ * `scope`: the account or ALL, and the account's name as `unknown` if there is none. */
 export const Here = createContext(null);
 
 export function routeOf(hash) {
@@ -27,12 +27,12 @@ function decoded(text) {
   try { return decodeURIComponent(text); } catch { return text; } // an address that somebody typed
 }
 
-const KEPT = ["account", "environment"]; // parameters that links to other views keep
+const OF_ALL_VIEWS = ["account", "environment"]; // parameters that links to other views pass on
 
 /** The address of a view: a path, or a list of its parts. Parameters that are empty are left out. */
 export function to(path, params = {}) {
   const here = routeOf(location.hash).params;
-  const all = { ...Object.fromEntries(KEPT.map((name) => [name, here[name]])), ...params };
+  const all = { ...Object.fromEntries(OF_ALL_VIEWS.map((name) => [name, here[name]])), ...params };
   const query = new URLSearchParams(Object.entries(all).filter(([, value]) => value !== undefined && value !== ""));
   const parts = Array.isArray(path) ? path : path.split("/");
   return `#/${parts.map(encodeURIComponent).join("/")}${query.size ? `?${query}` : ""}`;
@@ -48,10 +48,10 @@ export function setParams(changes, { replace = false } = {}) {
   else { history.replaceState(null, "", address); dispatchEvent(new HashChangeEvent("hashchange")); }
 }
 
-/** The account and environment that the address names, for operations that take them. */
+/** The account and environment that are looked at, for operations that take them. */
 export function useOwner() {
-  const { account, route } = useContext(Here);
-  return { account, environment: route.params.environment || "production" };
+  const { account, environment } = useContext(Here);
+  return { account, environment };
 }
 
 // --- Reading
@@ -118,11 +118,21 @@ export function Time({ at }) {
 
 // --- Parts of a view
 
+let wasViewed = false;
+
 /** A view: its heading, what it can do, and its content. */
 export function View({ title, actions, children }) {
+  const ref = useRef();
+  const { unknown } = useContext(Here) ?? {};
   useEffect(() => { document.title = `${title} · routewright`; }, [title]);
-  return html`<main id="view" tabindex="-1">
+  useEffect(() => {
+    // what led here had the focus, and is gone
+    if (wasViewed && document.activeElement === document.body) ref.current.focus();
+    wasViewed = true;
+  }, []);
+  return html`<main id="view" tabindex="-1" ref=${ref}>
     <header class="title"><h1>${title}</h1><div class="actions">${actions}</div></header>
+    ${unknown && html`<p class="failure" role="alert">No account has the name “${unknown}”.</p>`}
     ${children}
   </main>`;
 }
@@ -181,6 +191,7 @@ export function Field({ label, hint, name, children, ...input }) {
   const id = useId();
   const hintId = hint && `${id}-hint`;
   const control = { id, name, "aria-describedby": hintId, ...input };
+  useEffect(() => { if (input.autofocus) document.getElementById(id).focus(); }, []); // also where it came late
   return html`<div class="field"><label for=${id}>${label}</label>
     ${children ? children(control) : html`<input ...${control} />`}
     ${hint && html`<small id=${hintId}>${hint}</small>`}</div>`;
@@ -191,6 +202,10 @@ export const Select = ({ label, hint, options, value, ...rest }) => html`<${Fiel
     const [key, text] = Array.isArray(option) ? option : [option, option];
     return html`<option value=${key} selected=${key === value}>${text}</option>`;
   })}</select>`}<//>`;
+
+/** A select for the parameter `name` of the address. */
+export const Choice = ({ name, value = useContext(Here).route.params[name] ?? "", ...rest }) =>
+  html`<${Select} value=${value} onChange=${(event) => setParams({ [name]: event.target.value })} ...${rest} />`;
 
 export const Area = ({ label, hint, value, ...rest }) => html`<${Field} label=${label} hint=${hint} ...${rest}>
   ${(control) => html`<textarea ...${control} value=${value}></textarea>`}<//>`;
@@ -224,32 +239,48 @@ export function Form({ action, kind, onSubmit, children, cancel }) {
   };
   return html`<form onSubmit=${submit} novalidate>${children}${error && html`<${Failure} error=${error} />`}
     <div class="actions"><button class=${kind || "primary"} disabled=${isBusy}>${isBusy ? "Working…" : action}</button>
-    ${cancel && html`<button type="button" onClick=${cancel}>Cancel</button>`}</div></form>`;
+    ${cancel && html`<button type="button" autofocus=${kind === "danger"} onClick=${cancel}>Cancel</button>`}</div></form>`;
 }
 
 /** A modal dialog, closed with Escape or `onClose`. */
 export function Dialog({ title, onClose, children }) {
   const ref = useRef();
   const id = useId();
-  useEffect(() => { ref.current.showModal(); }, []);
+  useEffect(() => {
+    const dialog = ref.current;
+    dialog.showModal(); // which would focus the button that closes it
+    (dialog.querySelector("[autofocus]") ?? dialog.querySelector("form :is(input, select, textarea, button)"))?.focus();
+  }, []);
   return html`<dialog ref=${ref} aria-labelledby=${id} onClose=${onClose}>
     <header class="title"><h2 id=${id}>${title}</h2>
       <button type="button" class="quiet" aria-label="Close" onClick=${() => ref.current.close()}>✕</button></header>
     ${children}</dialog>`;
 }
 
-/** A button that opens a dialog with `children(close)`. Without the right to write it is not there. */
-export function Opens({ label, title, kind, children }) {
+/** A button that opens a form. After `act(values)` its dialog shows `result(what it returned)`, or else closes. Without
+ * the right to write it is not there. */
+export function Ask({ label, title, kind, ...form }) {
   const [isOpen, setOpen] = useState(false);
   if (!useContext(Here).session.writes) return null;
+  const close = () => setOpen(false);
   return html`<button type="button" class=${kind} aria-haspopup="dialog" onClick=${() => setOpen(true)}>${label}</button>
-    ${isOpen && html`<${Dialog} title=${title || label} onClose=${() => setOpen(false)}>${children(() => setOpen(false))}<//>`}`;
+    ${isOpen && html`<${Dialog} title=${title || label} onClose=${close}>
+      <${Question} action=${label} kind=${kind} close=${close} ...${form} /><//>`}`;
 }
 
-/** A button that asks before it runs `act`. `text` says what will happen. */
-export const Confirm = ({ label, title, text, action, act, kind = "danger" }) =>
-  html`<${Opens} label=${label} title=${title || label} kind=${kind}>${(close) => html`<p>${text}</p>
-    <${Form} action=${action || label} kind=${kind} cancel=${close} onSubmit=${async () => { await act(); close(); }} />`}<//>`;
+function Question({ close, act, result, ...form }) {
+  const [answer, setAnswer] = useState();
+  const submit = async (values) => {
+    const value = await act(values);
+    if (result) setAnswer(value);
+    else close();
+  };
+  return answer === undefined ? html`<${Form} ...${form} cancel=${close} onSubmit=${submit} />` : result(answer);
+}
+
+/** A button that asks before it runs `act()`. `text` says what will happen. */
+export const Confirm = ({ text, act, ...rest }) =>
+  html`<${Ask} kind="danger" act=${() => act()} ...${rest}><p>${text}</p><//>`;
 
 /** A button that copies a text, where the browser has a clipboard for the page. */
 export function Copy({ text }) {
@@ -259,5 +290,9 @@ export function Copy({ text }) {
 }
 
 /** A new secret, shown this once. */
-export const NewSecret = ({ text, children }) => html`<div class="secret" role="status">
-  <p>${children} It is not shown again.</p><code>${text}</code><${Copy} text=${text} /></div>`;
+export function NewSecret({ text, children }) {
+  const ref = useRef();
+  useEffect(() => { ref.current.focus(); }, []);
+  return html`<div class="secret" role="status" tabindex="-1" ref=${ref}>
+    <p>${children} It is not shown again.</p><code>${text}</code><${Copy} text=${text} /></div>`;
+}

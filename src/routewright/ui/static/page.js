@@ -1,8 +1,8 @@
 // The frame around the views: sign-in, navigation, and the account that is looked at.
 
 import * as api from "./api.js";
-import { ALL, Failure, Field, Form, Fragment, Here, Select, View, html, render, routeOf, setParams, to } from "./lib.js";
-import { useEffect, useErrorBoundary, useMemo, useState } from "./lib.js";
+import { ALL, Choice, Failure, Field, Form, Fragment, Here, View, html, render, routeOf, to } from "./lib.js";
+import { useEffect, useErrorBoundary, useMemo, useRef, useState } from "./lib.js";
 import { Overview } from "./views/overview.js";
 import { Traces } from "./views/traces.js";
 import { Trace } from "./views/trace.js";
@@ -13,36 +13,46 @@ import { Models } from "./views/models.js";
 import { Cache } from "./views/cache.js";
 import { Try } from "./views/try.js";
 
-/** Name, component, and whether it `coversAll` accounts; `owner`: whose data it shows, of both unless it says. */
-const VIEWS = {
-  overview: ["Overview", Overview, { coversAll: true }],
-  traces: ["Traces", ({ parts }) => (parts[0] ? html`<${Trace} id=${parts.join("/")} key=${parts.join("/")} />` : html`<${Traces} />`)],
-  policies: ["Policies", Policies, { owner: ["environment"] }],
-  accounts: ["Accounts", Accounts, { owner: [] }],
-  webhooks: ["Webhooks", Webhooks],
-  models: ["Models", Models, { owner: [] }],
-  cache: ["Cache", Cache],
-  try: ["Try it", Try, { owner: [] }],
+const OneOrAllTraces = ({ parts }) => {
+  const id = parts.join("/");
+  return id ? html`<${Trace} id=${id} key=${id} />` : html`<${Traces} />`;
 };
-const NO_ACCOUNTS = { accounts: [], account: "default" }; // when they cannot be read; the views say why
+
+/** Title, component, the parameters that say `whose` data it shows, and whether it `coversAll` accounts. */
+const VIEWS = {
+  __proto__: null, // an address may have any word
+  overview: ["Overview", Overview, { coversAll: true }],
+  traces: ["Traces", OneOrAllTraces],
+  policies: ["Policies", Policies, { whose: ["environment"] }],
+  accounts: ["Accounts", Accounts, { whose: [] }],
+  webhooks: ["Webhooks", Webhooks],
+  models: ["Models", Models, { whose: [] }],
+  cache: ["Cache", Cache],
+  try: ["Try it", Try, { whose: [] }],
+};
+const optionsOf = ({ view }) => ({ whose: ["account", "environment"], ...VIEWS[view]?.[2] });
+const NOTHING_KNOWN = { account: "default", environment: "production" }; // the views say why it cannot be read
 const ENVIRONMENTS = [["production", "Production"], ["sandbox", "Sandbox"]];
 
 function Navigation({ here, signOut }) {
-  const { route, session, accounts, account, scope } = here;
+  const { route, session, accounts, account, environment, scope } = here;
   const names = accounts.includes(account) ? accounts : [account, ...accounts];
-  const { coversAll, owner = ["account", "environment"] } = VIEWS[route.view]?.[2] ?? {};
+  const { coversAll, whose } = optionsOf(route);
   const options = coversAll ? [[ALL, "All accounts"], ...names] : names;
+  const nav = useRef();
+  useEffect(() => { // on a narrow screen the links are one row that scrolls
+    nav.current.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }, [route.view]);
   return html`<header class="bar">
     <a class="skip" href="#view" onClick=${skip}>Skip to the content</a>
     <a class="brand" href=${to("overview")}>routewright</a>
-    <nav aria-label="Views">${Object.entries(VIEWS).map(([name, [title]]) =>
+    <nav aria-label="Views" ref=${nav}>${Object.entries(VIEWS).map(([name, [title]]) =>
       html`<a href=${to(name)} aria-current=${route.view === name ? "page" : undefined}>${title}</a>`)}</nav>
     <div class="owner">
-      ${owner.includes("account") && html`<${Select} label="Account" value=${scope} options=${options}
-        onChange=${(event) => setParams({ account: event.target.value })} />`}
-      ${owner.includes("environment") && html`<${Select} label="Environment" value=${route.params.environment || "production"}
-        options=${ENVIRONMENTS} onChange=${(event) => setParams({ environment: event.target.value })} />`}
-      <span class="operator">${session.operator}${!session.writes && " (read only)"}</span>
+      ${whose.includes("account") && html`<${Choice} label="Account" name="account" value=${scope} options=${options} />`}
+      ${whose.includes("environment") && html`<${Choice} label="Environment" name="environment" value=${environment}
+        options=${ENVIRONMENTS} />`}
+      <span class="operator">${session.operator}${!session.writes && " (read-only)"}</span>
       ${session.signs_out && html`<button type="button" class="quiet" onClick=${signOut}>Sign out</button>`}
     </div>
   </header>`;
@@ -78,25 +88,36 @@ function Page() {
   useEffect(() => {
     addEventListener("hashchange", () => setRoute(routeOf(location.hash)));
     api.whenSignedOut((error) => setSession((session) => { if (session) setProblem(error); return null; }));
-    begin().then(setSession, (error) => { setSession(null); if (error.status !== 401 || error.isLink) setProblem(error); });
+    const hadSession = api.hasToken();
+    begin().then(setSession, (error) => {
+      setSession(null);
+      if (error.status !== 401 || error.isLink || hadSession) setProblem(error);
+    });
   }, []);
-  const reloadAccounts = () => loadAccounts().then(setKnown, () => setKnown(known || NO_ACCOUNTS));
+  const reloadAccounts = () => loadAccounts().then(setKnown, () => setKnown(known || NOTHING_KNOWN));
   useEffect(() => { if (session) reloadAccounts(); }, [session]);
-  const here = useMemo(() => session && known && {
-    route, session, reloadAccounts, accounts: known.accounts, ...chosen(route, known),
-  }, [route, session, known]);
+  const here = useMemo(() => session && { route, session, reloadAccounts, ...chosen(route, known) },
+    [route, session, known]);
+  const signIn = (session) => { setProblem(null); setSession(session); };
   const signOut = async () => { await api.signOut(); setSession(null); };
-  if (session === undefined || (session && !known)) return html`<p class="loading" role="status">Loading…</p>`;
-  if (!session) return html`<${SignIn} problem=${problem} onSignedIn=${setSession} />`;
+  const isReady = known || optionsOf(route).whose.every((name) => route.params[name] && route.params[name] !== ALL);
+  if (session === undefined || (session && !isReady)) return html`<p class="loading" role="status">Loading…</p>`;
+  if (!session) return html`<${SignIn} problem=${problem} onSignedIn=${signIn} />`;
   return html`<${Here.Provider} value=${here}>
     <${Fragment}><${Navigation} here=${here} signOut=${signOut} /><${Content} route=${route} /><//><//>`;
 }
 
-/** The account that is looked at, and ALL as the `scope` in views that cover all accounts unless the address names one. */
-function chosen({ view, params }, { accounts, account }) {
-  const one = !params.account || params.account === ALL ? account : params.account;
-  const isAll = VIEWS[view]?.[2]?.coversAll && (params.account === ALL || (!params.account && accounts.length > 1));
-  return { account: one, scope: isAll ? ALL : one };
+/** What is looked at: as the address says, or as it is `known` to have most requests. In views that cover all accounts,
+ * ALL is the `scope` unless the address names one. */
+function chosen(route, known) {
+  const { account, environment } = route.params;
+  const { accounts = [], ...most } = known ?? NOTHING_KNOWN;
+  const { coversAll, whose } = optionsOf(route);
+  const one = !account || account === ALL ? most.account : account;
+  const isAll = coversAll && (account === ALL || (!account && accounts.length > 1));
+  const isUnknown = !isAll && whose.includes("account") && accounts.length > 0 && !accounts.includes(one);
+  return { accounts, account: one, environment: environment || most.environment, scope: isAll ? ALL : one,
+    unknown: isUnknown && one };
 }
 
 /** The session: of the one-time link that the address holds, or of the cookie. */
@@ -113,13 +134,18 @@ async function begin() {
   }
 }
 
-/** The accounts, and the one with most requests of the last days, which is shown first. */
+/** The accounts, and the environment and account with most requests of the last days, which are shown first: those in
+ * production, if there are any. */
 async function loadAccounts() {
-  const [accounts, usage] = await Promise.all([api.read("console.accounts"), api.read("traces.usage", { group_by: "account" })]);
-  const names = [...new Set(["default", ...accounts.map((account) => account.name)])];
-  const requests = Object.fromEntries(names.map((name) => [name, 0]));
-  for (const row of usage.data) requests[row.group] += row.requests;
-  return { accounts: names, account: names.reduce((best, name) => (requests[name] > requests[best] ? name : best)) };
+  const usageOf = (environment) => api.read("traces.usage", { group_by: "account", environment });
+  const [accounts, production, sandbox] = await Promise.all([
+    api.read("console.accounts"), usageOf("production"), usageOf("sandbox")]);
+  const isSandbox = !production.data.length && sandbox.data.length > 0;
+  const requests = new Map(["default", ...accounts.map((account) => account.name)].map((name) => [name, 0]));
+  const rows = (isSandbox ? sandbox : production).data;
+  for (const row of rows) requests.set(row.group, requests.get(row.group) + row.requests);
+  const [[account]] = [...requests].sort(([, one], [, other]) => other - one);
+  return { accounts: [...requests.keys()], account, environment: isSandbox ? "sandbox" : "production" };
 }
 
 render(html`<${Page} />`, document.body);

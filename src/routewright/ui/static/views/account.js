@@ -1,9 +1,9 @@
 // One account: what it spent of its limits, its terms, credit, limits of tags, and keys.
 
-import { Confirm, Field, Figure, Loaded, Section, Select, Table, Time, View } from "../lib.js";
+import { Ask, Confirm, Field, Figure, Loaded, Section, Select, Table, Time, View } from "../lib.js";
 import { count, html, to, usd, useRead, useRef } from "../lib.js";
 import { Keys } from "./keys.js";
-import { Amount, Ask, MoneyFields, PERIODS, RateFields, Spent } from "./terms.js";
+import { Amount, MoneyFields, PERIODS, RateFields, Spent } from "./terms.js";
 import { changesOf, inWords, periodsIn, periodsOf, ratesOf, runner } from "./terms.js";
 
 export function Account({ name, params }) {

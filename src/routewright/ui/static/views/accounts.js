@@ -1,11 +1,11 @@
 // Accounts with their limits and what they spent, and the keys of operators.
 
 import { change } from "../api.js";
-import { Field, Here, Loaded, Section, Table, View, go, html, setParams, to, usd } from "../lib.js";
+import { Ask, Field, Here, Loaded, Section, Table, View, go, html, setParams, to, usd } from "../lib.js";
 import { useContext, useRead } from "../lib.js";
 import { Account, AccountFields, accountTerms } from "./account.js";
 import { Keys, OPERATORS } from "./keys.js";
-import { Ask, Spent, inWords } from "./terms.js";
+import { Spent, inWords } from "./terms.js";
 
 export const Accounts = ({ parts: [name], params }) => (name === undefined
   ? html`<${List} params=${params} />`

@@ -1,7 +1,7 @@
 // The draft of a policy: what it changes, whether its models are known, and editing it.
 
 import { change, read } from "../api.js";
-import { Area, Confirm, Empty, Failure, Form, Here, Loaded, Section, Select, Table, Time, count } from "../lib.js";
+import { Area, Choice, Confirm, Empty, Failure, Form, Here, Loaded, Section, Table, Time, count } from "../lib.js";
 import { html, setParams, useContext, useRead, useState } from "../lib.js";
 import { Text } from "./trace.js";
 
@@ -67,8 +67,8 @@ function Check({ name }) {
 function Difference({ name, versions, against }) {
   const diff = useRead("policies.diff", { name, against });
   const labels = versions.filter(({ policy }) => policy).map(({ label }) => label);
-  const choice = html`<${Select} label="Compared with" options=${[["", "What is in force"], ...labels]}
-    value=${against ?? ""} onChange=${(event) => setParams({ against: event.target.value })} />`;
+  const choice = html`<${Choice} label="Compared with" name="against"
+    options=${[["", "What is in force"], ...labels]} />`;
   const terms = ["Quality", "Cost", "Latency", "Stability"].map((name) => (
     { name, kind: "number", of: ({ shift, when }) => count(shift[when]?.[name.toLowerCase()]) }));
   return html`<${Section} title="What it changes" actions=${choice}>

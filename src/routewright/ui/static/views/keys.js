@@ -1,8 +1,8 @@
 // Keys of an account, and of operators: a table, and forms that create, change and revoke them.
 
-import { Area, Badge, Confirm, Field, Here, Loaded, NewSecret, Section, Select, Table } from "../lib.js";
+import { Area, Ask, Badge, Confirm, Field, Here, Loaded, NewSecret, Section, Select, Table } from "../lib.js";
 import { Time, html, setParams, to, useContext, useRead } from "../lib.js";
-import { Amount, Ask, Checks, MoneyFields, RateFields, Spent } from "./terms.js";
+import { Amount, Checks, MoneyFields, RateFields, Spent } from "./terms.js";
 import { changesOf, inWords, periodsIn, periodsOf, ratesOf, runner } from "./terms.js";
 
 export const OPERATORS = "_system";

@@ -1,11 +1,12 @@
 // The models: what they can do, what they cost and will cost, and whether they can be called.
 
-import { Badge, Dialog, Empty, Field, Loaded, Pairs, Select, Table, Time, View } from "../lib.js";
+import { Badge, Choice, Dialog, Empty, Field, Loaded, Pairs, Table, Time, View } from "../lib.js";
 import { column, count, go, html, ms, numeric, setParams, to, useRead } from "../lib.js";
 
 const takes = (modality) => (model) => model.modalities?.includes(modality);
 const is = (status) => (model) => model.availability.status === status;
 const ABILITIES = {
+  __proto__: null,
   image: ["Images", takes("image")],
   audio: ["Audio", takes("audio")],
   file: ["Files", takes("file")],
@@ -14,6 +15,7 @@ const ABILITIES = {
   reasoning: ["Reasoning", (model) => model.reasoning],
 };
 const STATES = {
+  __proto__: null,
   available: ["Available", is("available")],
   degraded: ["Degraded", is("degraded")],
   unavailable: ["Unavailable", is("unavailable")],
@@ -95,8 +97,6 @@ export function Models({ parts, params }) {
   const models = useRead("router.models", {}, { every: 60 });
   const status = useRead("router.status", {}, { every: 60 });
   const id = parts.join("/");
-  const Filter = (label, name, options) => html`<${Select} label=${label} value=${params[name] || ""} options=${options}
-    onChange=${(event) => setParams({ [name]: event.target.value })} />`;
   return html`<${View} title="Models"><section><${Loaded} of=${models}>${(data) => {
     const chosen = data.find((model) => model.id === id);
     const circuit = status.data?.circuits.find((row) => row.model === id);
@@ -107,8 +107,9 @@ export function Models({ parts, params }) {
     return html`<form class="filters" role="search" onSubmit=${(event) => event.preventDefault()}>
         <${Field} label="Search" type="search" value=${params.q || ""}
           onInput=${(event) => setParams({ q: event.target.value }, { replace: true })} />
-        ${Filter("Provider", "provider", [["", "Any"], ...providers])}
-        ${Filter("Ability", "ability", optionsOf(ABILITIES))} ${Filter("State", "state", optionsOf(STATES))}
+        <${Choice} label="Provider" name="provider" options=${[["", "Any"], ...providers]} />
+        <${Choice} label="Ability" name="ability" options=${optionsOf(ABILITIES)} />
+        <${Choice} label="State" name="state" options=${optionsOf(STATES)} />
         <p class="note" aria-live="polite">${count(rows.length)} of ${count(data.length)} models</p></form>
       ${data.every(is("unavailable")) && html`<p class="note">No provider is set up in this process, so no model is
         available in it.</p>`}

@@ -2,12 +2,12 @@
 
 import { change } from "../api.js";
 import { Chart, DAY, HOUR, RANGES, Ranges, dayOf, timesOf } from "../chart.js";
-import { ALL, Badge, Confirm, Empty, Field, Figure, Form, Fragment, Here, Loaded, Meter, Opens } from "../lib.js";
+import { ALL, Ask, Badge, Choice, Confirm, Empty, Field, Figure, Here, Loaded, Meter } from "../lib.js";
 import { Section, Select, Table, Time, View, bytes, column, count, html, ms, numeric, percent } from "../lib.js";
-import { setParams, to, usd, useContext, useMemo, useRead } from "../lib.js";
+import { to, usd, useContext, useMemo, useRead } from "../lib.js";
 
 const SHOWN = 6; // groups that a chart names
-const GROUPS = { model: "Model", account: "Account", policy_version: "Policy version", shadow: "Shadow of a policy" };
+const GROUPS = { __proto__: null, model: "Model", account: "Account", policy_version: "Policy version", shadow: "Shadow of a policy" };
 const LEVELS = { account: "Balance", day: "Day", week: "Week", month: "Month" };
 const REST = "All others";
 const secondsOf = (text) => Date.parse(text) / 1000;
@@ -46,14 +46,16 @@ function LatencyChart({ days, times, model = "" }) {
   const p95 = { name: "p95", values: valuesOf("p95_ms"), line: "dashed" };
   return html`<${Chart} title="Latency by day" times=${times} step=${DAY} format=${ms}
     series=${[{ name: "p50", values: valuesOf("p50_ms") }, p95]}>
-    <${Select} label="Model" value=${model} options=${models.map((name) => [name, name || "All models"])}
-      onChange=${(event) => setParams({ latency_of: event.target.value })} /><//>`;
+    <${Choice} label="Model" name="latency_of" options=${models.map((name) => [name, name || "All models"])} /><//>`;
 }
 
-const NoCalls = ({ environment }) => html`<${Empty}>No calls in this time${environment === "production" && html`; <a
-  href=${to("overview", { environment: "sandbox" })}>the sandbox</a> is counted by itself`}. To record
-  one: <code>routewright route --sandbox --store traces.db "Hello"</code>, or
-  start <code>routewright serve --store traces.db</code> and send it requests.<//>`;
+function NoCalls() {
+  const { session, environment } = useContext(Here);
+  const other = environment === "production" ? "sandbox" : "production";
+  return html`<${Empty}>No calls in this time. They show up once your Router or server gets requests.
+    ${session.writes && html` <a href=${to("try")}>Try one</a>`}
+    ${" "}<a href=${to("overview", { environment: other })}>Show ${other === "sandbox" ? "the sandbox" : other}</a><//>`;
+}
 
 function Figures({ rows, since, latency, fallback, cache }) {
   const total = (field) => sum(rows.map((row) => row[field]));
@@ -72,13 +74,15 @@ function Figures({ rows, since, latency, fallback, cache }) {
   </dl>`;
 }
 
-const Listed = ({ title, ...table }) => html`<h3>${title}</h3><${Table} caption=${title} empty="None." ...${table} />`;
+/** A table with a heading. Without rows it is there only if it has a text for that, `empty`. */
+const Titled = ({ title, ...table }) => (table.rows.length > 0 || table.empty) && html`<h3>${title}</h3>
+  <${Table} caption=${title} ...${table} />`;
 
 /** Counts by name, the largest first. */
-function Counts({ title, name, counts, unit = "Calls", of = (key) => html`<code>${key}</code>` }) {
+function Counts({ title, name, counts, empty, unit = "Calls", of = (key) => html`<code>${key}</code>` }) {
   const rows = Object.entries(counts).sort(([, one], [, other]) => other - one);
   const columns = [column(name, ([key]) => of(key)), numeric(unit, ([, value]) => count(value))];
-  return html`<${Listed} title=${title} rows=${rows} columns=${columns} />`;
+  return html`<${Titled} title=${title} rows=${rows} columns=${columns} empty=${empty} />`;
 }
 
 const LATENCY = [
@@ -111,17 +115,16 @@ function Limits({ account, every }) {
 
 function Incidents() {
   const incidents = useRead("console.incidents", {}, { every: 60 });
-  const save = (operation, close) => async (values) => {
-    await change(operation, values);
+  const save = (operation, row) => async (values) => {
+    await change(operation, row ?? values);
     incidents.reload();
-    close?.();
   };
-  const form = (close) => html`<${Form} action="Open" cancel=${close} onSubmit=${save("console.open_incident", close)}>
+  const add = html`<${Ask} label="Open an incident" action="Open" act=${save("console.open_incident")}>
     <${Field} label="Title" name="title" required />
     <${Select} label="Severity" name="severity" options=${["minor", "major", "critical"]} />
     <${Field} label="Address of a status page" name="status_url" type="url" hint="Optional, https" /><//>`;
   const resolve = (row) => html`<${Badge} kind="bad">open<//> <${Confirm} label="Resolve" title="Resolve ${row.title}"
-    kind="primary" text="It stays in the list." act=${() => save("console.resolve_incident")({ id: row.id })} />`;
+    kind="primary" text="It stays in the list." act=${save("console.resolve_incident", { id: row.id })} />`;
   const link = (url) => /^https:/.test(url) && html` <a href=${url} rel="noreferrer">status page</a>`;
   const columns = [
     column("Incident", (row) => html`${row.title}${link(row.status_url)}`),
@@ -130,7 +133,7 @@ function Incidents() {
     column("Resolved", (row) => (row.resolved_at ? html`<${Time} at=${row.resolved_at} />` : resolve(row))),
   ];
   const openFirst = (one, other) => Boolean(one.resolved_at) - Boolean(other.resolved_at);
-  return html`<${Section} title="Incidents" actions=${html`<${Opens} label="Open an incident">${form}<//>`}>
+  return html`<${Section} title="Incidents" actions=${add}>
     <${Loaded} of=${incidents}>${(data) => html`<${Table} caption="Incidents" columns=${columns}
       rows=${[...data].sort(openFirst)} keyOf=${(row) => row.id} empty="There were no incidents." />`}<//><//>`;
 }
@@ -145,9 +148,10 @@ function Server({ status }) {
   const { limits, storage, traces } = status;
   const refused = status.providers.filter((provider) => provider.keys_refused);
   return html`<${Section} title="This process">
+    <p class="note">The process that serves this page, since it started. Other processes are not included.</p>
     <dl class="figures">
       <${Figure} name="Rate limits are kept in" value=${limits.place}
-        note=${limits.share && `${limits.share} of them, since the coordination is away`} />
+        note=${limits.share && `${limits.share} of each limit, while the coordination backend is unreachable`} />
       <${Figure} name="Storage" value=${storage.kind} kind=${storage.failing ? "bad" : ""}
         note=${storage.failing ? "the last write failed" : storage.database_bytes && bytes(storage.database_bytes)} />
       <${Figure} name="Disk free" value=${bytes(storage.disk_free_bytes)} />
@@ -157,9 +161,9 @@ function Server({ status }) {
         note=${refused.map((provider) => provider.name).join(", ")} />
     </dl>
     <div class="columns">
-      <div><${Listed} title="Open circuits" columns=${CIRCUITS} rows=${status.circuits} /></div>
-      <div><${Counts} title="Refusals since the start" name="Code" counts=${status.refusals} /></div>
-      <div><${Counts} title="Webhook deliveries" name="State" unit="Attempts" counts=${status.deliveries} /></div>
+      <div><${Titled} title="Open circuits" columns=${CIRCUITS} rows=${status.circuits} empty="None." /></div>
+      <div><${Counts} title="Refusals" name="Code" counts=${status.refusals} empty="None." /></div>
+      <div><${Counts} title="Webhook deliveries" name="State" unit="Attempts" counts=${status.deliveries} empty="None." /></div>
     </div><//>`;
 }
 
@@ -167,8 +171,7 @@ const Problems = ({ problems }) => problems.length > 0 && html`<div class="failu
   <ul>${problems.map((problem) => html`<li key=${problem}>${problem}</li>`)}</ul></div>`;
 
 export function Overview({ params }) {
-  const { scope } = useContext(Here);
-  const environment = params.environment || "production";
+  const { scope, environment } = useContext(Here);
   const range = RANGES[params.range] ? params.range : "7d";
   const [, step, steps] = RANGES[range];
   const isAll = scope === ALL;
@@ -182,7 +185,8 @@ export function Overview({ params }) {
   const report = { ...dates, ...owner };
   const groups = useRead("traces.usage_groups", of);
   const groupBy = !isAll && params.group_by === "account" ? "model" : params.group_by || "model";
-  const usage = useRead("traces.usage", { ...report, group_by: groupBy, bucket: step === HOUR ? "hour" : "day" }, { every });
+  const bucket = step === HOUR ? "hour" : "day";
+  const usage = useRead("traces.usage", { ...report, group_by: groupBy, bucket }, { every });
   const latency = useRead("traces.latency_report", report, { every });
   const byDay = useRead("traces.latency_by_day", { ...report, start_date: dayOf(days[0]) }, { every });
   const fallback = useRead("traces.fallback_report", report, { every });
@@ -191,8 +195,8 @@ export function Overview({ params }) {
   const since = range === "24h" ? "yesterday and today (UTC)" : "";
   const note = html`<span class="note">${since}</span>`;
   const options = (groups.data || [groupBy]).map((name) => [name, nameOf(name)]);
-  const choices = html`<${Ranges} view="overview" params=${params} chosen=${range} /><${Select} label="Group by"
-    value=${groupBy} options=${options} onChange=${(event) => setParams({ group_by: event.target.value })} />`;
+  const choices = html`<${Ranges} view="overview" params=${params} chosen=${range} /><${Choice}
+    label="Group by" name="group_by" value=${groupBy} options=${options} />`;
   const charts = (rows, chart) => html`<div class="charts">
     <${UsageChart} title="Spend, paid to providers" field="cost_usd" format=${usd} ...${chart} />
     <${UsageChart} title="Calls" field="requests" format=${count} ...${chart} />
@@ -204,18 +208,17 @@ export function Overview({ params }) {
     ${status.data && html`<${Problems} problems=${status.data.problems} />`}
     <${Loaded} of=${usage}>${({ data }) => {
       const rows = data.filter((row) => times.includes(secondsOf(row.bucket_start)));
-      if (!rows.length) return html`<${NoCalls} environment=${environment} />`;
+      if (!rows.length) return html`<${NoCalls} />`;
       return html`<${Figures} rows=${rows} since=${since && `, ${since}`} latency=${byDay} fallback=${fallback}
         cache=${cache} />${charts(rows, { times, step, grouped: byGroup(rows, times, groupBy) })}`;
     }}<//>
     <div class="columns">
-      <${Section} title="Latency by model" actions=${note}><${Loaded} of=${latency}>${({ data }) =>
-        html`<${Table} caption="Latency" columns=${LATENCY} rows=${data} empty="No completed calls." />`}<//><//>
-      <${Section} title="Rescues" actions=${note}><${Loaded} of=${fallback}>${(data) => html`<${Fragment}>
-        <${Listed} title="Attempts by model" columns=${ATTEMPTS} rows=${data.candidates} />
+      <${Loaded} of=${latency}>${({ data }) => data.length > 0 && html`<${Section} title="Latency by model" actions=${note}>
+        <${Table} caption="Latency" columns=${LATENCY} rows=${data} /><//>`}<//>
+      <${Loaded} of=${fallback}>${(data) => data.candidates.length > 0 && html`<${Section} title="Rescues" actions=${note}>
+        <${Titled} title="Attempts by model" columns=${ATTEMPTS} rows=${data.candidates} />
         <${Counts} title="Why a fallback served" name="Reason" counts=${data.reasons} />
-        <${Counts} title="Models passed by" name="Model" counts=${data.passed_by} of=${ModelLink} />
-      <//>`}<//><//>
+        <${Counts} title="Models skipped" name="Model" counts=${data.passed_by} of=${ModelLink} /><//>`}<//>
     </div>
     <${Limits} account=${isAll ? undefined : scope} every=${every} /><${Incidents} />
     <${Loaded} of=${status}>${(data) => html`<${Server} status=${data} />`}<//>

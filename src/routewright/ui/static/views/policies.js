@@ -1,7 +1,7 @@
 // Policies: the list, and one policy with what serves, its versions, and the ways to publish and go back.
 
 import { change } from "../api.js";
-import { Badge, Confirm, Empty, Failure, Field, Figure, Form, Here, Loaded, Opens, Section, Select } from "../lib.js";
+import { Ask, Badge, Confirm, Empty, Failure, Field, Figure, Here, Loaded, Section, Select } from "../lib.js";
 import { Table, Time, View, go, html, percent, to, useContext, useRead, useState } from "../lib.js";
 import { Button, Draft, Editor, Rules } from "./draft.js";
 import { Comparison, Simulation } from "./simulation.js";
@@ -115,25 +115,21 @@ function Publication({ label, kind, text, act, share }) {
     ? act("policies.publish", { note, share_by, share: typeof part === "number" ? part / 100 : part ?? "" },
       (version) => `${version.label} serves ${part} % of the traffic.`)
     : act("policies.publish", { note }, (version) => `${version.label} serves all of the traffic.`));
-  return html`<${Opens} label=${label} kind=${kind}>${(close) => html`<p>${text} ${SOON}</p>
-    <${Form} action=${label} cancel=${close} onSubmit=${async (values) => { await publish(values); close(); }}>
-      ${share && html`<${Field} label="Share in percent" name="part" inputmode="decimal" autocomplete="off"
-          defaultValue=${share.fraction && share.fraction * 100} />
-        <${Field} label="Who gets the same version" name="share_by" defaultValue=${share.by} autocomplete="off"
-          hint="account, or metadata.KEY: requests with the same value get the same version" />`}
-      <${Field} label="Note" name="note" autocomplete="off" hint="The reason. It stays with the version." />
-    <//>`}<//>`;
+  return html`<${Ask} label=${label} kind=${kind} act=${publish}><p>${text} ${SOON}</p>
+    ${share && html`<${Field} label="Share in percent" name="part" inputmode="decimal" autocomplete="off"
+        defaultValue=${share.fraction && share.fraction * 100} />
+      <${Field} label="Who gets the same version" name="share_by" defaultValue=${share.by} autocomplete="off"
+        hint="account, or metadata.KEY: requests with the same value get the same version" />`}
+    <${Field} label="Note" name="note" autocomplete="off" hint="The reason. It stays with the version." /><//>`;
 }
 
 function RollBack({ record, versions, act }) {
   const options = versions.map(({ label, note }) => [label, note ? `${label}: ${note}` : label]);
   const before = versions.find(({ content }) => content === record.previous.at(-1));
   const run = (values) => act("policies.roll_back", values, ({ label }) => `${label} serves all of the traffic.`);
-  return html`<${Opens} label="Roll back" kind="danger">${(close) => html`
+  return html`<${Ask} label="Roll back" kind="danger" act=${run}>
     <p>The version will serve all of the traffic. ${SOON} A draft stays.</p>
-    <${Form} action="Roll back" kind="danger" cancel=${close}
-      onSubmit=${async (values) => { await run(values); close(); }}>
-      <${Select} label="Version" name="to" options=${options} value=${before?.label} /><//>`}<//>`;
+    <${Select} label="Version" name="to" options=${options} value=${before?.label} /><//>`;
 }
 
 function Versions({ state: { record, version, shared }, versions, params }) {

@@ -1,7 +1,7 @@
-// What the views of accounts, keys and webhooks share: forms in dialogs, and limits: their fields, changes and figures.
+// What the views of accounts, keys and webhooks share: limits, with their fields, changes and figures.
 
 import { change } from "../api.js";
-import { Field, Form, Meter, Opens, count, html, usd, useState } from "../lib.js";
+import { Field, Meter, count, html, usd } from "../lib.js";
 
 const RATES = [
   ["requests_per_min", "Requests per minute", "requests/min"],
@@ -21,21 +21,6 @@ export const runner = (here, reload) => async (operation, terms) => {
   reload();
   return result;
 };
-
-/** A button that opens a form. After `act(values)` its dialog shows `result(what it returned)`, or else closes. */
-export const Ask = ({ label, title, kind, ...form }) => html`<${Opens} label=${label} title=${title} kind=${kind}>
-  ${(close) => html`<${Question} action=${label} close=${close} ...${form} />`}<//>`;
-
-function Question({ action, close, act, result, children }) {
-  const [answer, setAnswer] = useState();
-  const submit = async (values) => {
-    const value = await act(values);
-    if (result) setAnswer(value);
-    else close();
-  };
-  if (answer !== undefined) return result(answer);
-  return html`<${Form} action=${action} cancel=${close} onSubmit=${submit}>${children}<//>`;
-}
 
 /** A field for a number. Empty: none. */
 export const Amount = ({ value, ...rest }) =>

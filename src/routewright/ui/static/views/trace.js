@@ -1,7 +1,7 @@
 // One trace: what it cost, its spans over time, why its model was chosen, and its texts.
 
 import { change } from "../api.js";
-import { Badge, Copy, Empty, Field, Figure, Form, Here, Loaded, Opens, Pairs, Section, Table, Time, View } from "../lib.js";
+import { Ask, Badge, Copy, Empty, Field, Figure, Form, Here, Loaded, Pairs, Section, Table, Time, View } from "../lib.js";
 import { count, html, ms, percent, setParams, to, useContext, useEffect, useRead, useRef, useState, usd } from "../lib.js";
 import { STATUS } from "./traces.js";
 
@@ -166,13 +166,14 @@ export function Why({ trace, query }) {
 
 function Feedback({ query }) {
   const feedback = useRead("traces.feedback_of", query);
-  const form = (close) => html`<${Form} action="Save" cancel=${close} onSubmit=${async (values) => {
+  const save = async (values) => {
     await change("traces.feedback", { ...query, ...values });
-    close();
     feedback.reload();
-  }}><${Field} label="Score" name="score" type="number" min="0" max="1" step="any" hint="0: useless, 1: perfect" />
+  };
+  const give = html`<${Ask} label="Give feedback" action="Save" act=${save}>
+    <${Field} label="Score" name="score" type="number" min="0" max="1" step="any" hint="0: useless, 1: perfect" />
     <${Field} label="Comment" name="comment" /><//>`;
-  return html`<${Section} title="Feedback" actions=${html`<${Opens} label="Give feedback">${form}<//>`}>
+  return html`<${Section} title="Feedback" actions=${give}>
     <${Loaded} of=${feedback}>${(data) => (data ? html`<p><b>${data.score}</b> of 1, <${Time} at=${data.at} /></p><p>${data.comment}</p>`
       : html`<${Empty}>None yet.<//>`)}<//><//>`;
 }

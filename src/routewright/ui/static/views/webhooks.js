@@ -1,8 +1,8 @@
 // Webhook endpoints of an account, and their deliveries of the last 24 hours.
 
-import { Badge, Confirm, Field, Here, Loaded, NewSecret, Pairs, Section, Select, Table, Time, View } from "../lib.js";
-import { count, html, ms, setParams, to, useContext, useOwner, useRead, useState } from "../lib.js";
-import { Ask, Checks, runner } from "./terms.js";
+import { Ask, Badge, Confirm, Field, Here, Loaded, NewSecret, Pairs, Section, Select, Table, Time } from "../lib.js";
+import { View, count, html, ms, setParams, to, useContext, useOwner, useRead, useState } from "../lib.js";
+import { Checks, runner } from "./terms.js";
 
 const HOUR = 3600;
 const OVERLAPS = [[0, "0"], [HOUR, "1 hour"], [24 * HOUR, "24 hours"], [7 * 24 * HOUR, "7 days"]];
