@@ -31,16 +31,7 @@ from ._setup.input_file import path_of, read
 from .catalogue import Catalogue
 from .errors import NotFound, PreconditionFailed, Problem, RouterError, UnsupportedWrite, ValidationFailed, renaming
 from .protocols import Clock, Storage
-from .wire import (
-    SYSTEM_ACCOUNT,
-    Policy,
-    PolicyChanged,
-    PolicyDiff,
-    PolicyRecord,
-    PolicyShare,
-    PolicyState,
-    PolicyVersion,
-)
+from .wire import SYSTEM_ACCOUNT, Policy, PolicyChanged, PolicyDiff, PolicyRecord, PolicyShare, PolicyVersion
 from .wire.ids import policy_id
 from .wire.problems import did_you_mean, listed, shown
 from .wire.timestamps import timestamp
@@ -164,14 +155,14 @@ class PolicyStore(Closing):
             raise NotFound(f"there is no policy {describe(name)}; {hint}")
         return records[name]
 
-    async def states(self) -> Sequence[PolicyState]:
+    async def states(self) -> Sequence[wire.PolicyState]:
         """The records of all names, by name, with the versions that serve."""
         records = await self.list()
         shared = tuple(record.share.content for record in records if record.share is not None)
         query = wire.PolicyVersions((*shared, *(record.content for record in records if record.content is not None)))
         versions = {version.content: version for version in await self._checked.read(SYSTEM_ACCOUNT, query)}
         return [
-            PolicyState(
+            wire.PolicyState(
                 record,
                 versions.get(record.content or "") if record.owner == STORAGE else await self._in_force(record),
                 None if record.share is None else versions.get(record.share.content),

@@ -32,7 +32,7 @@ async def test_the_cache_is_that_of_the_account_and_environment() -> None:
         risk = await known["page.cache_risk"](owner, "ada")
         assert isinstance(risk, dict)
         assert (risk["traces"], risk["lookups"], risk["hits"], risk["wrong_share"]) == (3, 3, 2, 0)
-        nothing = await known["page.cache_risk"]({}, "ada")
+        nothing = await known["page.cache_risk"]({"account": "default", "environment": "production"}, "ada")
         assert nothing == {
             "traces": 0, "lookups": 0, "hits": 0, "explored": 0, "max_errors": [], "wrong_share": None,
         }  # fmt: skip

@@ -123,6 +123,15 @@ async def test_a_stream_has_the_headers_of_every_answer(clock: FakeClock) -> Non
     assert headers["cache-control"] == "no-store"
 
 
+async def test_a_request_is_tried_in_a_known_environment_only() -> None:
+    browser = Browser(create_ui(Router.sandbox(), link_token="t"))
+    await browser.sign_in(link="t")
+    for environment in ("staging", None, ["sandbox"], {}):
+        request = {"messages": [{"role": "user", "content": "Hello"}], "environment": environment}
+        status, answer, _ = await browser.ask("POST", "/api/try", request)
+        assert (status, "must be 'production' or 'sandbox'" in answer["error"]["message"]) == (400, True)
+
+
 async def test_nobody_signs_for_another(browser: Browser, console: Console) -> None:
     draft = {"policy": {"name": "desk"}}
     assert (await browser.ask("POST", "/api/policies.draft", draft))[1]["drafted_by"] == "owner"

@@ -182,22 +182,17 @@ class Page:
         trace = await self._router.traces.get(trace_id, account=account, environment=environment)
         return {"text": str(await anyio.to_thread.run_sync(partial(self._router.why_not, trace, model)))}
 
-    async def cache_stats(self, account: str = wire.DEFAULT_ACCOUNT) -> wire.CacheStats:
+    async def cache_stats(self, account: str) -> wire.CacheStats:
         """What the response cache holds of an account, in both environments."""
         return await self._router.as_caller(wire.Caller(account)).cache.stats()
 
     async def explain_cache(
-        self,
-        request: str | wire.JsonObject,
-        account: str = wire.DEFAULT_ACCOUNT,
-        environment: wire.Environment = "production",
+        self, request: str | wire.JsonObject, account: str, environment: wire.Environment
     ) -> CacheExplanation:
         """What the response cache would do with a request."""
         return await self._router.as_caller(wire.Caller(account, environment)).cache.explain(request)
 
-    async def cache_risk(
-        self, account: str = wire.DEFAULT_ACCOUNT, environment: wire.Environment = "production"
-    ) -> wire.JsonObject:
+    async def cache_risk(self, account: str, environment: wire.Environment) -> wire.JsonObject:
         """How the look-ups in the newest traces keep to their bounds on wrong answers."""
         count = 0
         spans: list[wire.CacheSpan] = []

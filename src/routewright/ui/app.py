@@ -9,14 +9,12 @@ import gzip
 import ipaddress
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext, suppress
 from functools import cached_property, partial
 from hashlib import sha256
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from inspect import isawaitable
-from pathlib import PurePath
+from pathlib import Path
 from urllib.parse import quote, unquote
 
 import anyio
@@ -310,11 +308,9 @@ class Ui:
         """Answer a request as a stream, live or in the sandbox."""
         if not isinstance(arguments, dict):
             raise ValidationFailed.at("", "is not a JSON object", "send the request of a route")
-        environment = arguments.pop("environment", "sandbox")
-        if environment not in ("production", "sandbox"):
-            raise ValidationFailed.at("environment", "is no environment", "take production or sandbox")
+        caller = wire.Caller(environment=arguments.pop("environment", "sandbox"))
         # prepared as for a client of a server, who is trusted less than code
-        stream = self._router.prepare(arguments, caller=wire.Caller(environment=environment)).stream()
+        stream = self._router.prepare(arguments, caller=caller).stream()
         await EventStream(exchange, EventFrames(exchange, stream)).run(finishes=False)
 
     async def _serve_asset(self, exchange: Exchange, path: str) -> None:
@@ -332,7 +328,8 @@ class Ui:
 
     @cached_property
     def _assets(self) -> dict[str, Asset]:
-        return {path: _asset(file) for path, file in _static_files(files(__package__).joinpath("static"), "")}
+        folder = Path(__file__).with_name("static")
+        return {f"/{file.relative_to(folder).as_posix()}": _asset(file) for file in folder.rglob("*.*")}
 
 
 def create_ui(
@@ -356,17 +353,9 @@ def create_ui(
     return Ui(router, console, authorize, hosts, link_token, owner or Operator(name="owner", writes=True))
 
 
-def _static_files(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            yield from _static_files(entry, f"{path}/{entry.name}")
-        else:
-            yield f"{path}/{entry.name}", entry
-
-
-def _asset(file: Traversable) -> Asset:
+def _asset(file: Path) -> Asset:
     body = file.read_bytes()
-    media_type = _MEDIA_TYPES.get(PurePath(file.name).suffix, "text/plain; charset=utf-8").encode()
+    media_type = _MEDIA_TYPES.get(file.suffix, "text/plain; charset=utf-8").encode()
     return Asset(body, gzip.compress(body, 9, mtime=0), media_type, f'"{sha256(body).hexdigest()[:32]}"')
 
 
