@@ -126,7 +126,8 @@ async def test_a_stream_has_the_headers_of_every_answer(clock: FakeClock) -> Non
 async def test_a_request_is_tried_in_a_known_environment_only() -> None:
     browser = Browser(create_ui(Router.sandbox(), link_token="t"))
     await browser.sign_in(link="t")
-    for environment in ("staging", None, ["sandbox"], {}):
+    environments: list[object] = ["staging", None, ["sandbox"], {}]
+    for environment in environments:
         request = {"messages": [{"role": "user", "content": "Hello"}], "environment": environment}
         status, answer, _ = await browser.ask("POST", "/api/try", request)
         assert (status, "must be 'production' or 'sandbox'" in answer["error"]["message"]) == (400, True)
