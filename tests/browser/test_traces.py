@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from routewright import Agent, Delta, Finish, MemoryStorage, Router, Settings, SqliteStorage, Usage
+from routewright.errors import BudgetExceeded
 from routewright.protocols import Storage
 from routewright.settings import Capture
 from routewright.wire import CacheSpan, PutTrace, SubTraceSpan, ToolDelta, Trace
@@ -240,7 +241,8 @@ def test_a_trace_says_why_its_model_was_chosen(open_ui: OpenUi, sandbox: Sandbox
     expect(page.get_by_text(re.compile(r"^Rejected by constraint: .*deprecated \d+"))).to_be_visible()
     expect(page.get_by_text("same decision")).to_be_visible()
     replayed = page.get_by_role("region", name="The stored decision and its replay").get_by_role("row")
-    expect(replayed.last.get_by_role("cell").nth(2)).to_have_text(done.decision.digest)
+    expect(replayed.nth(1).get_by_role("cell").nth(2)).to_contain_text(done.decision.model)
+    expect(replayed.filter(has_text="Digest")).to_have_count(0)  # it is the same
     page.get_by_label("Why not this model?").fill(SMALL)
     page.keyboard.press("Enter")
     expect(page.get_by_role("region", name="What would change it")).to_contain_text(f"{SMALL} is number")
@@ -262,6 +264,19 @@ def test_a_trace_says_why_its_model_was_chosen(open_ui: OpenUi, sandbox: Sandbox
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     copied = msgspec.json.decode(page.evaluate("() => navigator.clipboard.readText()"))
     assert copied["id"] == done.trace_id
+
+    with pytest.raises(BudgetExceeded) as refusal:
+        router.blocking.route("Hello", budget={"maxCostUsd": 1e-9})
+    router.blocking.flush()
+    page.goto(f"#/traces/{refusal.value.trace_id}")
+    expect(page.locator(".failure")).to_have_text(f"router.budget_exceeded: {refusal.value.message}")
+    expect(page.get_by_text("The replay refuses")).to_have_count(0)
+    expect(page).to_have_url(re.compile("environment=sandbox"))  # which the address left open
+    expect(page.get_by_label("Environment", exact=True)).to_have_value("sandbox")
+    page.get_by_role("navigation").get_by_role("link", name="Traces").click()
+    cut = "cells => cells.filter(cell => cell.scrollWidth > cell.clientWidth).map(cell => cell.textContent)"
+    expect(rows(page)).to_have_count(2)
+    assert rows(page).locator(":is(.status, .error) .value").evaluate_all(cut) == []
 
 
 def test_a_run_is_a_tree_whose_calls_open_in_place(open_ui: OpenUi, sandbox: Sandbox) -> None:

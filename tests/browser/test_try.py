@@ -71,6 +71,11 @@ def test_the_sandbox_answers_by_default(open_ui: OpenUi) -> None:
     page.get_by_role("link", name="Its trace").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text(trace.id)
     expect(page).to_have_url(re.compile("account=default&environment=sandbox"))
+    page.go_back()
+    expect(page.get_by_label("Prompt", exact=True)).to_have_value("Why is the sky blue?")
+    expect(page.get_by_label("System prompt")).to_have_value("Be brief.")
+    expect(page.get_by_label("Strategy")).to_have_value("quality-first")
+    expect(answer).to_have_text(re.compile("This is a canned answer"))
 
 
 def test_a_live_request_shows_its_fallback_and_hostile_text(open_ui: OpenUi, problems: Problems) -> None:
@@ -142,6 +147,15 @@ def test_a_stream_fails_and_another_is_stopped(open_ui: OpenUi) -> None:
     expect(page.get_by_role("heading", level=1)).to_contain_text("tr_")
     assert stops
     assert [trace.status for trace in router.blocking.traces.query().data] == ["cancelled", "failed"]
+
+
+def test_a_request_that_cannot_be_live_says_so_before_it_is_sent(open_ui: OpenUi) -> None:
+    page = open_ui(Router(providers=[]), at="try")
+    warning = page.get_by_text("No provider serves a model here")
+    expect(page.get_by_label("Goal").locator("option")).to_have_count(4)
+    expect(warning).to_have_count(0)
+    page.get_by_label("Where").select_option(LIVE)
+    expect(warning).to_be_visible()
 
 
 def test_a_reader_is_told_why_nothing_can_be_sent(open_ui: OpenUi) -> None:

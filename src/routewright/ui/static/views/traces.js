@@ -1,8 +1,8 @@
 // The list of traces: a filter, rows read as they are scrolled to, and those that arrive meanwhile.
 
 import { read } from "../api.js";
-import { Empty, Failure, Field, Form, Here, Select, Time, View, count, go, html, ms, routeOf, setParams } from "../lib.js";
-import { to, usd, useContext, useEffect, useMemo, useOwner, useRef, useState } from "../lib.js";
+import { Empty, Failure, Field, Form, Here, Select, Time, View, count, go, html, ms, routeOf } from "../lib.js";
+import { setParams, to, usd, useContext, useEffect, useMemo, useOwner, useRef, useState } from "../lib.js";
 
 const PAGE = 100;
 const POLL_MS = 2000;
@@ -14,8 +14,8 @@ const NARROW = matchMedia("(max-width: 860px)"); // as in page.css, with the hei
 export const STATUS = { completed: "good", partial: "warn", failed: "bad", budget_exceeded: "bad", cancelled: "plain" };
 const STATUSES = [["", "Any"], ...Object.keys(STATUS).map((name) => [name, name.replace("_", " ")])];
 const TRACE_KINDS = [["", "Any"], ["route", "Calls"], ["agent", "Agent runs"]];
-const FLAGS = [["fallback_used", true, "fallback"], ["cache_hit", true, "cache hit"], ["compromised", true, "compromised"],
-  ["kind", "agent", "agent"]];
+const FLAGS = [["fallback_used", true, "fallback"], ["cache_hit", true, "cache hit"],
+  ["compromised", true, "compromised"], ["kind", "agent", "agent"]];
 const TOGGLES = [...FLAGS.slice(0, 3).map(([name, , text]) => [`${name}=true`, text]), ['error!=""', "error"]];
 
 // --- The filter: terms with commas between them. The server reads it; here terms are only put in and taken out.
@@ -25,7 +25,8 @@ const quoted = (text) => (/^[^\s",=<>!]+$/.test(text) ? text : `"${text.replace(
 
 /** Change the filter of the address: without the terms that `drop` selects, and with one more. */
 function setTerm(drop, term) {
-  const terms = filterTerms(routeOf(location.hash).params.filter || "").filter((other) => other !== term && !drop(other));
+  const { filter = "" } = routeOf(location.hash).params;
+  const terms = filterTerms(filter).filter((other) => other !== term && !drop(other));
   setParams({ filter: (term ? [...terms, term] : terms).join(",") });
 }
 
@@ -42,7 +43,8 @@ const COLUMNS = [
   ["Time", "time", ({ id, created_at: at }, tab) =>
     html`<a href=${to(`traces/${id}`)} tabindex=${tab}><${Time} at=${at} /></a>`],
   ["Status", "status", ({ status }, tab) =>
-    html`<${Value} name="status" value=${status} text=${status.replace("_", " ")} kind=${STATUS[status]} tab=${tab} />`],
+    html`<${Value} name="status" value=${status} text=${status.replace("_", " ")} kind=${STATUS[status]}
+      tab=${tab} />`],
   ["Model", "model", (trace, tab) => html`<${Value} name="model" value=${trace.selected_model} tab=${tab} />`],
   ["Policy", "policy", ({ policy_id: id, policy_version: version }, tab) =>
     (id ? html`<${Value} name="policy_id" value=${id} text=${version || id} tab=${tab} />` : version || "–")],
@@ -101,9 +103,9 @@ class Rows {
       const since = this.args.since > from ? this.args.since : from;
       const page = await read("traces.query", { ...this.args, since, limit: PAGE }, { polling: true });
       const known = new Set([...this.waiting, ...this.rows].map((row) => row.id));
-      const last = this.hasMore && this.rows.length ? keyOf(this.rows.at(-1)) : ""; // later pages bring what is below
+      const last = this.hasMore && this.rows.length ? keyOf(this.rows.at(-1)) : ""; // older ones come with their page
       const fresh = page.data.filter((row) => !known.has(row.id) && keyOf(row) > last);
-      const isBehind = page.has_more && fresh.length === PAGE; // there may be more in between
+      const isBehind = page.has_more && fresh.length === PAGE; // those in between are not known
       Object.assign(this, { error: null, isBehind, waiting: fresh.concat(this.waiting) });
     } catch (error) {
       this.error = error;
@@ -146,7 +148,9 @@ function Grid({ list, redraw, grid }) {
   const height = NARROW.matches ? 68 : 36;
   const first = Math.max(0, Math.floor(list.top / height / 8) * 8 - 8);
   const end = Math.min(list.rows.length, first + Math.ceil(screen.height / height) + 24);
-  useEffect(() => { if (list.isRead && end > list.rows.length - 100) list.load().then(redraw); }, [list, end, list.rows.length]);
+  useEffect(() => {
+    if (list.isRead && end > list.rows.length - PAGE) list.load().then(redraw);
+  }, [list, end, list.rows.length]);
   useEffect(() => { grid.current.scrollTop = list.top; }, [list]);
   useEffect(() => { NARROW.onchange = redraw; }, []);
   const scroll = ({ currentTarget: { scrollTop } }) => {
@@ -186,7 +190,8 @@ function Controls({ filter, times }) {
   const terms = filterTerms(filter);
   const choice = (label, name, options) => html`<${Select} label=${label} options=${options}
     value=${options.find(([value]) => terms.includes(`${name}=${value}`))?.[0]}
-    onChange=${({ target: { value } }) => setTerm((term) => term.startsWith(`${name}=`), value && `${name}=${value}`)} />`;
+    onChange=${({ target: { value } }) =>
+      setTerm((term) => term.startsWith(`${name}=`), value && `${name}=${value}`)} />`;
   const time = (label, name) => {
     const at = new Date(times[name]); // the field is in the viewer's zone, the address in UTC
     const local = at.getTime() && new Date(at - at.getTimezoneOffset() * 60000).toISOString().slice(0, 16);
@@ -195,16 +200,19 @@ function Controls({ filter, times }) {
   };
   const remove = (term) => setTerm((other) => other === term);
   return html`<div class="filter">
-    <${Form} action="Apply" kind="plain" key=${filter} onSubmit=${async (values) => setParams({ filter: values.filter })}>
+    <${Form} action="Apply" kind="plain" key=${filter}
+      onSubmit=${async (values) => setParams({ filter: values.filter })}>
       <${Field} label="Filter" name="filter" type="search" value=${filter} spellcheck=${false} autocomplete="off"
         hint="Terms with commas between them: status=failed, cost_usd>=0.01, metadata.team=search" /><//>
     <details open=${!NARROW.matches}><summary>More filters</summary><div class="actions">
       ${choice("Status", "status", STATUSES)}${choice("Kind", "kind", TRACE_KINDS)}
       ${time("Since", "since")}${time("Until", "until")}
       ${TOGGLES.map(([term, text]) => html`<button type="button" class="toggle" aria-pressed=${terms.includes(term)}
-        onClick=${() => (terms.includes(term) ? remove(term) : setTerm(() => false, term))}>${text}</button>`)}</div></details>
+        onClick=${() => (terms.includes(term) ? remove(term) : setTerm(() => false, term))}>${text}</button>`)}
+    </div></details>
     ${terms.length > 0 && html`<ul class="chips" aria-label="Terms of the filter">${terms.map((term) =>
-      html`<li><button type="button" aria-label="Remove ${term}" onClick=${() => remove(term)}>${term} ✕</button></li>`)}</ul>`}
+      html`<li><button type="button" aria-label="Remove ${term}" onClick=${() => remove(term)}>
+        ${term} ✕</button></li>`)}</ul>`}
   </div>`;
 }
 
