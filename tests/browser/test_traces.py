@@ -234,6 +234,8 @@ def test_a_trace_says_why_its_model_was_chosen(open_ui: OpenUi, sandbox: Sandbox
     router = sandbox(answers=answer, settings=Settings(capture=Capture()))
     done = router.blocking.route(f"Why? {HOSTILE}", goal="quality", metadata={HOSTILE.strip(): 1})
     router.blocking.flush()
+    at = router.blocking.traces.get(done.trace_id).created_at
+    record(router, msgspec.structs.replace(trace("tr_live", 1.0), created_at=at))  # so the page begins in production
     page = open_ui(router, at=f"traces/{done.trace_id}?environment=sandbox")
     expect(page.get_by_text(done.decision.reason, exact=True)).to_be_visible()
     candidates = page.get_by_role("region", name="Candidates").get_by_role("row")

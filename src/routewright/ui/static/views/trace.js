@@ -32,8 +32,8 @@ const Facts = ({ of }) => html`<${Pairs} rows=${Object.entries(of)
   .filter(([name, value]) => value != null && value !== false && value.length !== 0 && !SHOWN_BESIDE.includes(name))
   .map(([name, value]) => [inWords(name), valueOf(name, value)])} />`;
 
-/** The id of a model, which breaks behind its vendor. */
-export const modelName = (id) => id.split("/").map((part, index) => (index ? html`/<wbr />${part}` : part));
+/** A name in parts, such as `vendor/model` or `policy@version`, which breaks between them. */
+export const nameInParts = (name) => name.split(/(?<=[/@])/).map((part) => html`${part}<wbr />`);
 
 /** Text as it is. */
 export const Text = ({ label, children }) =>
@@ -237,12 +237,12 @@ export function Trace({ id }) {
     <dl class="figures">
       <${Figure} name="Status" value=${inWords(trace.status)} kind=${STATUS[trace.status]}
         note=${html`<${Time} at=${trace.created_at} />`} />
-      <${Figure} name="Model" value=${modelName(trace.selected_model || "none")}
+      <${Figure} name="Model" value=${nameInParts(trace.selected_model || "none")}
         note=${trace.fallback_used ? "a fallback" : trace.cache_hit && "from the cache"} />
       <${Figure} name="Latency" value=${ms(trace.duration_ms)} />
       <${Figure} name="Cost" value=${usd(trace.cost_usd)} note="charged ${usd(trace.charged_usd)}" />
       <${Figure} name="Tokens" value=${tokensOf(trace.tokens)} note="${count(trace.tokens.cached)} cached" />
-      <${Figure} name="Policy" value=${trace.policy_version || "none"}
+      <${Figure} name="Policy" value=${nameInParts(trace.policy_version || "none")}
         note=${[trace.goal, trace.strategy].filter(Boolean).join(", ")} /></dl>
     <${Facts} of=${Object.fromEntries(FACTS.map((name) => [name, trace[name]]))} />
     ${Object.keys(trace.metadata).length > 0 && html`<${Section} title="Metadata">

@@ -4,7 +4,7 @@ import { tryRequest } from "../api.js";
 import { Area, Badge, Empty, Failure, Field, Figure, Form, Here, Section, Select, View } from "../lib.js";
 import { count, html, ms, setParams, to, useContext, useEffect, useRead, useRef, useState, usd } from "../lib.js";
 import { Button } from "./draft.js";
-import { Text, Why, modelName, useReplay } from "./trace.js";
+import { Text, Why, nameInParts, useReplay } from "./trace.js";
 
 const PLACES = [["sandbox", "Sandbox: canned answers, free"], ["production", "Live: calls models, costs money"]];
 const OWNER = "default"; // the account of these requests
@@ -107,9 +107,9 @@ function Answer({ trial: { environment, state, text, reasoning, fallbacks, trace
     ${reasoning && html`<details><summary>Reasoning</summary><${Text} label="Reasoning">${reasoning}<//></details>`}
     <${Text} label="Answer">${text}<//><//>
     ${routing && html`<${Section} title="Decision"><dl class="figures">
-      <${Figure} name="Model" value=${modelName(routing.selected_model)}
+      <${Figure} name="Model" value=${nameInParts(routing.selected_model)}
         note=${result?.fallback_model && `in place of ${result.primary_model}`} />
-      <${Figure} name="Policy" value=${routing.policy_version} />
+      <${Figure} name="Policy" value=${nameInParts(routing.policy_version)} />
       ${result && html`<${Figure} name="Cost" value=${usd(routing.cost_usd)} />
         <${Figure} name="Latency" value=${ms(routing.latency_ms)} />
         <${Figure} name="Tokens" value=${`${count(routing.tokens.input)} in, ${count(routing.tokens.output)} out`}
