@@ -492,7 +492,7 @@ class Console(Closing):
         limit: int = 50,
     ) -> list[wire.Delivery]:
         """Deliveries to the account's endpoints, newest event first: pending ones, and those of the last 24 hours.
-        ``after``: the ``key`` of the last item of the previous page."""
+        ``after``: the ``key`` of the last item of the previous page. ``limit``: at most 1,000."""
         check_tenant("account", account)
         check_choice("state", state, (None, *get_args(wire.DeliveryState)))
         if endpoint_id is not None:

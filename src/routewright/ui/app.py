@@ -170,9 +170,8 @@ class Ui:
             ipaddress.ip_address(host)
             is_address = True
         if not is_address and host not in self._hosts:
-            raise PermissionDenied(
-                f"the page is not served under the name {quoted(host)}; add it to the hosts of the page"
-            )
+            problem = f"the page is not served under the name {quoted(host)}"
+            raise PermissionDenied(f"{problem}; add it to the hosts of the page")
 
     def _check_origin(self, exchange: Exchange, *, changes: bool) -> None:
         """Raise ``PermissionDenied`` for a request that another origin makes the browser send."""
@@ -259,9 +258,8 @@ class Ui:
         if needs_token and not self._sessions.takes(exchange.header(b"x-session-token") or "", session.id):
             raise AuthenticationFailed("sign in first")
         if session.operator.key_id is not None:
-            session = msgspec.structs.replace(
-                session, operator=await self._operator_of(session.operator.key_id, session.began_at)
-            )
+            operator = await self._operator_of(session.operator.key_id, session.began_at)
+            session = msgspec.structs.replace(session, operator=operator)
         is_polling = exchange.header(b"x-polling") is not None  # which goes on when the operator has left
         if not is_polling and (renewed := self._sessions.renewed(session, now)) is not None:
             self._keep(exchange, renewed)
