@@ -258,7 +258,7 @@ def test_log_lines_show_no_api_key(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert "0123456789" not in said
 
 
-@pytest.mark.parametrize(("files", "room"), [(400, 200), (1_024, 768), (20_000, 10_000)])
+@pytest.mark.parametrize(("files", "room"), [(400, 200), (1_024, 736), (20_000, 10_000)])
 def test_connections_are_limited_by_open_files(monkeypatch: pytest.MonkeyPatch, files: int, room: int) -> None:
     resource = pytest.importorskip("resource")
     monkeypatch.setattr(resource, "getrlimit", lambda which: (files, files))
