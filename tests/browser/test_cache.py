@@ -70,7 +70,9 @@ def test_what_the_cache_saves_and_why_a_question_is_a_hit(open_ui: OpenUi, probl
 
 def test_a_trace_says_what_its_look_up_came_to(open_ui: OpenUi, problems: Problems) -> None:
     router, (first, hit, near, plain) = make_router()
-    page = open_ui(router, at="cache?account=acme&environment=sandbox")
+    page = open_ui(router, at="cache?account=acme&environment=sandbox", writes=False)
+    expect(page.get_by_text("takes a key with console:write")).to_be_visible()
+    expect(page.get_by_role("textbox", name="Question")).to_have_count(0)  # it would show questions of others
     field = page.get_by_label("Trace id")
 
     def explain(trace_id: str) -> None:
@@ -79,12 +81,12 @@ def test_a_trace_says_what_its_look_up_came_to(open_ui: OpenUi, problems: Proble
 
     explain(hit)
     expect(page).to_have_url(re.compile(f"trace={hit}"))
-    expect(page.get_by_text(re.compile(r"^A hit \(exact\): an answer from .* before, which saved \$"))).to_be_visible()
+    expect(page.get_by_text(re.compile(r"^Hit \(exact\): an answer from .* before, which saved \$"))).to_be_visible()
     expect(page.get_by_role("link", name=first)).to_be_visible()
     explain(first)
-    expect(page.get_by_text("A miss: no entry was near.")).to_be_visible()
+    expect(page.get_by_text("Miss: no entry was near.")).to_be_visible()
     explain(near)
-    expect(page.get_by_text(re.compile("^A miss: the nearest question differs in"))).to_be_visible()
+    expect(page.get_by_text(re.compile("^Miss: the nearest question differs in"))).to_be_visible()
     axe(page)
     no_sideways_scroll(page)
     page.reload()

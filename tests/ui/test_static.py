@@ -27,6 +27,12 @@ def test_the_page_is_small() -> None:
     assert sum(bool(line) and not line.startswith(("//", "/*")) for line in lines) <= MOST_LINES
 
 
+def test_the_page_has_no_line_over_120_columns() -> None:
+    for path in FILES:
+        if VENDOR not in path.parents and path.suffix in (".js", ".css"):
+            assert [line for line in path.read_text("utf-8").splitlines() if len(line) > 120] == [], path
+
+
 def test_the_page_loads_nothing_from_another_host() -> None:
     for path in FILES:
         if not path.name.startswith("LICENSE"):

@@ -39,7 +39,7 @@ def _port(text: str) -> int:
     "ui",
     STORE,
     arg("--port N", "port to listen on (default: any free one)", _port),
-    flag("--read-only", "look and change nothing"),
+    flag("--read-only", "serve a read-only page"),
     flag("--no-browser", "only print the link"),
     group("what the page shows besides, and tries requests with", CACHE, CATALOGUE, POLICIES),
 )

@@ -48,13 +48,14 @@ _READS = {
     "traces": "usage usage_groups latency_report latency_by_day fallback_report cache_report query get feedback_of",
     "console": "accounts standing nearest_limits keys incidents endpoints deliveries compare simulate",
     "policies": "list states find versions check diff",
-    "page": "explain why_not cache_stats explain_cache cache_risk accounts choices policy_fields",
+    "page": "explain why_not cache_stats cache_risk accounts choices policy_fields",
 }
 _CHANGES = {
     "traces": "feedback",
     "console": "create_account change_account credit create_key change_key revoke_key open_incident resolve_incident "
     "create_endpoint enable_endpoint disable_endpoint delete_endpoint rotate_endpoint test_endpoint replay",
     "policies": "draft discard publish roll_back retire",
+    "page": "explain_cache",  # it shows stored questions of others, so it takes the right to write
 }
 _NOT_HERE = {"by", "transport", "allow_loopback"}
 """Arguments that the page does not choose."""

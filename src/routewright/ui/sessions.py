@@ -29,7 +29,7 @@ class Operator(Struct, frozen=True, kw_only=True):
     name: str
     """Author of what this person publishes."""
     writes: bool = False
-    """False: may look at everything and change nothing."""
+    """False: read-only."""
     key_id: str | None = None
     """The operator's key. None: another way in."""
 

@@ -1,4 +1,4 @@
-// Calls the JSON endpoints beside the page. No rule of the product lives here: errors are shown as the server words them.
+// Calls the JSON endpoints beside the page. No rule of the product lives here: errors have the words of the server.
 
 export class ApiError extends Error {
   constructor(status, error) {

@@ -20,7 +20,8 @@ export const Here = createContext(null);
 export function routeOf(hash) {
   const [path, query] = hash.replace(/^#\/?/, "").split("?");
   const parts = path.split("/").filter(Boolean).map(decoded);
-  return { view: parts[0] || "overview", parts: parts.slice(1), params: Object.fromEntries(new URLSearchParams(query)) };
+  const params = Object.fromEntries(new URLSearchParams(query));
+  return { view: parts[0] || "overview", parts: parts.slice(1), params };
 }
 
 function decoded(text) {
@@ -153,13 +154,14 @@ export function Loaded({ of, children }) {
 
 /** A figure with its name; `note` explains it. */
 export const Figure = ({ name, value, note, kind }) =>
-  html`<div class="figure ${kind || ""}"><dt>${name}</dt><dd>${value}</dd>${note && html`<dd class="note">${note}</dd>`}</div>`;
+  html`<div class="figure ${kind || ""}"><dt>${name}</dt><dd>${value}</dd>
+    ${note && html`<dd class="note">${note}</dd>`}</div>`;
 
 /** Names with their values: [[name, value]]. */
 export const Pairs = ({ rows }) => html`<dl class="pairs">${rows.map(([name, value]) =>
   html`<div><dt>${name}</dt> <dd>${value}</dd></div>`)}</dl>`;
 
-/** `columns`: [{name, of(row), kind, changes}], false ones are left out. `kind`: "number" for right-aligned, or a class.
+/** `columns`: [{name, of(row), kind, changes}], without those that are false. `kind`: "number", or another class.
  * `changes`: only for those who may write. `caption` names the table for screen readers. */
 export function Table({ caption, columns: all, rows, keyOf, empty }) {
   const { writes } = useContext(Here).session;
@@ -183,7 +185,8 @@ export function Meter({ name, used, limit, format = usd }) {
   const of = limit ? `, ${percent(used / limit)}` : "";
   const text = limit == null ? `${format(used)}, no limit` : `${format(used)} of ${format(limit)}${of}`;
   return html`<div class="meter ${share > 0.8 ? "high" : ""}">
-    ${limit != null && html`<progress aria-label=${name} max="1" value=${share}></progress>`}<span>${text}</span></div>`;
+    ${limit != null && html`<progress aria-label=${name} max="1" value=${share}></progress>`}
+    <span>${text}</span></div>`;
 }
 
 /** A field of a form; `children` is the control if it is not an input. */
@@ -197,7 +200,7 @@ export function Field({ label, hint, name, children, ...input }) {
     ${hint && html`<small id=${hintId}>${hint}</small>`}</div>`;
 }
 
-export const Select = ({ label, hint, options, value, ...rest }) => html`<${Field} label=${label} hint=${hint} ...${rest}>
+export const Select = ({ options, value, ...field }) => html`<${Field} ...${field}>
   ${(control) => html`<select ...${control}>${options.map((option) => {
     const [key, text] = Array.isArray(option) ? option : [option, option];
     return html`<option value=${key} selected=${key === value}>${text}</option>`;
@@ -207,12 +210,12 @@ export const Select = ({ label, hint, options, value, ...rest }) => html`<${Fiel
 export const Choice = ({ name, value = useContext(Here).route.params[name] ?? "", ...rest }) =>
   html`<${Select} value=${value} onChange=${(event) => setParams({ [name]: event.target.value })} ...${rest} />`;
 
-export const Area = ({ label, hint, value, ...rest }) => html`<${Field} label=${label} hint=${hint} ...${rest}>
+export const Area = ({ value, ...field }) => html`<${Field} ...${field}>
   ${(control) => html`<textarea ...${control} value=${value}></textarea>`}<//>`;
 
 /** What the fields of a form hold, by name; empty ones are undefined, numbers (`type=number`) are numbers.
- * Fields for money and counts have `inputmode="decimal"`: what is no number stays text, for the API to refuse. A browser
- * calls it empty if `type=number`, which would stand for no limit. */
+ * Fields for money and counts have `inputmode="decimal"`: what is no number stays text, for the API to refuse. With
+ * `type=number` a browser calls it empty, which would stand for no limit. */
 export function valuesOf(form) {
   const values = {};
   for (const field of form.elements) {
@@ -239,7 +242,8 @@ export function Form({ action, kind, onSubmit, children, cancel }) {
   };
   return html`<form onSubmit=${submit} novalidate>${children}${error && html`<${Failure} error=${error} />`}
     <div class="actions"><button class=${kind || "primary"} disabled=${isBusy}>${isBusy ? "Working…" : action}</button>
-    ${cancel && html`<button type="button" autofocus=${kind === "danger"} onClick=${cancel}>Cancel</button>`}</div></form>`;
+    ${cancel && html`<button type="button" autofocus=${kind === "danger"} onClick=${cancel}>Cancel</button>`}
+    </div></form>`;
 }
 
 /** A modal dialog, closed with Escape or `onClose`. */
@@ -262,8 +266,9 @@ export function Dialog({ title, onClose, children }) {
 export function Ask({ label, title, kind, ...form }) {
   const [isOpen, setOpen] = useState(false);
   if (!useContext(Here).session.writes) return null;
+  const open = () => setOpen(true);
   const close = () => setOpen(false);
-  return html`<button type="button" class=${kind} aria-haspopup="dialog" onClick=${() => setOpen(true)}>${label}</button>
+  return html`<button type="button" class=${kind} aria-haspopup="dialog" onClick=${open}>${label}</button>
     ${isOpen && html`<${Dialog} title=${title || label} onClose=${close}>
       <${Question} action=${label} kind=${kind} close=${close} ...${form} /><//>`}`;
 }

@@ -49,7 +49,8 @@ function Navigation({ here, signOut }) {
     <nav aria-label="Views" ref=${nav}>${Object.entries(VIEWS).map(([name, [title]]) =>
       html`<a href=${to(name)} aria-current=${route.view === name ? "page" : undefined}>${title}</a>`)}</nav>
     <div class="owner">
-      ${whose.includes("account") && html`<${Choice} label="Account" name="account" value=${scope} options=${options} />`}
+      ${whose.includes("account") && html`<${Choice} label="Account" name="account" value=${scope}
+        options=${options} />`}
       ${whose.includes("environment") && html`<${Choice} label="Environment" name="environment" value=${environment}
         options=${ENVIRONMENTS} />`}
       <span class="operator">${session.operator}${!session.writes && " (read-only)"}</span>
@@ -64,7 +65,8 @@ function skip(event) {
 }
 
 const SignIn = ({ onSignedIn, problem }) => html`<${View} title="Sign in">
-  <p>Paste an operator's key. To make one: <code>routewright keys create _system --name you --scope console:write</code></p>
+  <p>Paste an operator's key. To make one:
+    ${" "}<code>routewright keys create _system --name you --scope console:write</code></p>
   ${problem && html`<${Failure} error=${problem} />`}
   <${Form} action="Sign in" onSubmit=${async ({ key }) => onSignedIn(await api.signIn({ key: key || "" }))}>
     <${Field} label="Key" name="key" type="password" autocomplete="off" spellcheck=${false} required autofocus />

@@ -2,21 +2,22 @@
 
 import { change } from "../api.js";
 import { RANGES, Ranges, dayOf, timesOf } from "../chart.js";
-import { Area, Empty, Field, Figure, Form, Loaded, Section, Table, Time, View, bytes, column } from "../lib.js";
-import { count, html, ms, numeric, percent, setParams, to, usd, useOwner, useRead, useState } from "../lib.js";
+import { Area, Empty, Field, Figure, Form, Here, Loaded, Section, Table, Time, View, bytes, column } from "../lib.js";
+import { count, html, ms, numeric, percent, setParams, to, usd } from "../lib.js";
+import { useContext, useOwner, useRead, useState } from "../lib.js";
 
 const tenths = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 const age = (seconds) => (seconds < 3600 ? ms(seconds * 1000) : `${tenths.format(seconds / 3600)} h`);
 const TraceLink = ({ id }) => html`<a href=${to(`traces/${id}`)}>${id}</a>`;
 
-const Use = ({ report, stats = {} }) => html`<dl class="figures">
+const Savings = ({ report, stats = {} }) => html`<dl class="figures">
   <${Figure} name="Hit rate" value=${percent(report.hit_rate)}
     note="${count(report.hits)} hits, ${count(report.misses)} misses" />
   <${Figure} name="Saved" value=${usd(report.saved_usd)} note="what the answers cost at first" />
   <${Figure} name="Entries" value=${count(stats.entries)}
     note="${bytes(stats.size_bytes)} in ${count(stats.partitions)} partitions" />
   <${Figure} name="Oldest entry" value=${html`<${Time} at=${stats.oldest_at} />`} />
-  <${Figure} name="Next hits would save" value=${usd(stats.saves_usd)} note="one on each entry" />
+  <${Figure} name="One hit on each entry" value=${usd(stats.saves_usd)} note="would save this" />
 </dl>`;
 
 const agesOf = (hits) => [
@@ -25,7 +26,7 @@ const agesOf = (hits) => [
     ${count(row.hits)}, ${percent(row.hits / hits)}</div>`),
 ];
 
-const Bound = ({ risk }) => (risk.lookups === 0
+const Risk = ({ risk }) => (risk.lookups === 0
   ? html`<${Empty}>The newest ${count(risk.traces)} traces have no look-up.<//>`
   : html`<dl class="figures">
     <${Figure} name="Wrong answers, at most" value=${percent(risk.wrong_share)} note="estimate, of all look-ups" />
@@ -40,8 +41,8 @@ const Bound = ({ risk }) => (risk.lookups === 0
 const NEAR = [
   column("Question", (row) => row.question),
   numeric("Similarity", (row) => row.similarity),
-  column("Differs in", (row) => row.refused_by || "–"),
-  column("Equal in", (row) => row.compared.join(", ") || "–"),
+  column("Difference", (row) => row.refused_by || "–"),
+  column("Compared, no difference", (row) => row.compared.join(", ") || "–"),
   numeric("Wrong, at most", (row) => percent(row.risk)),
   numeric("Served", (row) => (row.risk === null ? "–" : percent(row.serve))),
   numeric("Age", (row) => age(row.age_s)),
@@ -52,21 +53,29 @@ const Explanation = ({ of: { reason, near, key, partition } }) => html`<div role
   ${near.length > 0 && html`<${Table} caption="Entries near it" columns=${NEAR} rows=${near} />`}
   <p class="note">Request <code>${key}</code>, partition <code>${partition}</code></p></div>`;
 
-/** What a look-up came to, in words. */
+/** What a look-up came to, in a few words. */
+export function resultOf(span) {
+  if (span.hit) return "hit";
+  if (span.explored) return "answered live, to check the cache";
+  return span.refused_by ? `miss: the nearest question differs in ${span.refused_by}` : "miss";
+}
+
+/** What a look-up came to, with its figures. */
 function outcomeOf(span) {
   const near = span.similarity === null ? "" : ` to a question with similarity ${span.similarity}`;
   const risk = span.risk === null ? "" : `; it may be wrong with a chance of up to ${percent(span.risk)}`;
   const odds = span.max_error === null ? risk : `${risk}, with the bound ${percent(span.max_error)} on wrong answers`;
   const saved = `from ${age(span.age_s)} before, which saved ${usd(span.saved_usd)}`;
-  if (span.hit) return `A hit (${span.mode}): an answer${near} ${saved}${odds}`;
-  if (span.explored) return `A miss on purpose: an answer${near} was good enough, but is checked by a live one${odds}`;
-  if (span.refused_by) return `A miss: the nearest question differs in ${span.refused_by}`;
-  return span.similarity === null ? "A miss: no entry was near" : `A miss: there was an answer${near}${odds}`;
+  const result = `${resultOf(span)[0].toUpperCase()}${resultOf(span).slice(1)}`;
+  if (span.hit) return `${result} (${span.mode}): an answer${near} ${saved}${odds}`;
+  if (span.explored) return `${result}: an answer${near} could have been served${odds}`;
+  if (span.refused_by) return result;
+  return span.similarity === null ? `${result}: no entry was near` : `${result}: there was an answer${near}${odds}`;
 }
 
 const Lookup = ({ span }) => html`<div role="status"><p><b>${outcomeOf(span)}.</b></p><p class="note">
-  ${span.entry_trace_id && html`The answer is of <${TraceLink} id=${span.entry_trace_id} />. `}
-  ${span.compared.length > 0 && `Equal in ${span.compared.join(", ")}. `}
+  ${span.entry_trace_id && html`The entry was stored by <${TraceLink} id=${span.entry_trace_id} />. `}
+  ${span.compared.length > 0 && `Compared without a difference: ${span.compared.join(", ")}. `}
   ${span.namespace && `Namespace ${span.namespace}. `}${span.key && html`Request <code>${span.key}</code>`}</p></div>`;
 
 function TraceLookups({ id, owner }) {
@@ -87,20 +96,25 @@ export function Cache({ params }) {
   const stats = useRead("page.cache_stats", { account: owner.account }, { every: 60 });
   const risk = useRead("page.cache_risk", owner);
   const [explanation, setExplanation] = useState(null);
-  const explain = async ({ request = "" }) => setExplanation(await change("page.explain_cache", // keeps it out of addresses
-    { request: request.trim().startsWith("{") ? JSON.parse(request) : request, ...owner }));
+  const { writes } = useContext(Here).session;
+  const explain = async ({ request: text = "" }) => {
+    const request = text.trim().startsWith("{") ? JSON.parse(text) : text;
+    setExplanation(await change("page.explain_cache", { request, ...owner }));
+  };
   return html`<${View} title="Cache" actions=${html`<${Ranges} view="cache" params=${params} chosen=${range} />`}>
-    <${Loaded} of=${report}>${(data) => html`<${Use} report=${data} stats=${stats.data} /><div class="columns">
+    <${Loaded} of=${report}>${(data) => html`<${Savings} report=${data} stats=${stats.data} /><div class="columns">
       <${Section} title="Age of entries at a hit">
         ${range === "24h" && html`<p class="note">Yesterday and today (UTC)</p>`}
         ${data.hits ? html`<${Table} caption="Hits" columns=${agesOf(data.hits)} rows=${data.ttl_distribution} />`
           : html`<${Empty}>No hits in this time. A request uses the cache with <code>cache=True</code>, over HTTP
-            <code>"cache": {}</code>.<//>`}<//>
+            ${" "}<code>"cache": {}</code>.<//>`}<//>
       <${Section} title="Bound on wrong answers">
-        <${Loaded} of=${risk}>${(figures) => html`<${Bound} risk=${figures} />`}<//><//></div>`}<//>
+        <${Loaded} of=${risk}>${(figures) => html`<${Risk} risk=${figures} />`}<//><//></div>`}<//>
     <${Section} title="Why a hit, or a miss"><div class="columns">
-      <${Form} action="Explain" onSubmit=${explain}><${Area} label="Question" name="request" rows="3" required
-        hint="Or a whole request as JSON. Nothing is called and nothing changes." /><//>
+      ${writes ? html`<${Form} action="Explain" onSubmit=${explain}><${Area} label="Question" name="request" rows="3"
+        required hint="Or a whole request as JSON. Nothing is called and nothing changes." /><//>`
+        : html`<p class="note">Explaining a question shows questions of others, so it takes a key with
+          console:write.</p>`}
       <${Form} action="Explain the call" onSubmit=${({ trace }) => setParams({ trace })}>
         <${Field} label="Trace id" name="trace" defaultValue=${params.trace} placeholder="tr_…" required /><//></div>
       ${explanation && html`<${Explanation} of=${explanation} />`}

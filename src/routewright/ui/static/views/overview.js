@@ -7,7 +7,13 @@ import { Section, Select, Table, Time, View, bytes, column, count, html, ms, num
 import { to, usd, useContext, useMemo, useRead } from "../lib.js";
 
 const SHOWN = 6; // groups that a chart names
-const GROUPS = { __proto__: null, model: "Model", account: "Account", policy_version: "Policy version", shadow: "Shadow of a policy" };
+const GROUPS = {
+  __proto__: null,
+  model: "Model",
+  account: "Account",
+  policy_version: "Policy version",
+  shadow: "Shadow of a policy",
+};
 const LEVELS = { account: "Balance", day: "Day", week: "Week", month: "Month" };
 const REST = "All others";
 const secondsOf = (text) => Date.parse(text) / 1000;
@@ -51,10 +57,10 @@ function LatencyChart({ days, times, model = "" }) {
 
 function NoCalls() {
   const { session, environment } = useContext(Here);
-  const other = environment === "production" ? "sandbox" : "production";
+  const [other, text] = environment === "production" ? ["sandbox", "the sandbox"] : ["production", "production"];
   return html`<${Empty}>No calls in this time. They show up once your Router or server gets requests.
     ${session.writes && html` <a href=${to("try")}>Try one</a>`}
-    ${" "}<a href=${to("overview", { environment: other })}>Show ${other === "sandbox" ? "the sandbox" : other}</a><//>`;
+    ${" "}<a href=${to("overview", { environment: other })}>Show ${text}</a><//>`;
 }
 
 function Figures({ rows, since, latency, fallback, cache }) {
@@ -163,7 +169,8 @@ function Server({ status }) {
     <div class="columns">
       <div><${Titled} title="Open circuits" columns=${CIRCUITS} rows=${status.circuits} empty="None." /></div>
       <div><${Counts} title="Refusals" name="Code" counts=${status.refusals} empty="None." /></div>
-      <div><${Counts} title="Webhook deliveries" name="State" unit="Attempts" counts=${status.deliveries} empty="None." /></div>
+      <div><${Counts} title="Webhook deliveries" name="State" unit="Attempts" counts=${status.deliveries}
+        empty="None." /></div>
     </div><//>`;
 }
 
@@ -213,9 +220,11 @@ export function Overview({ params }) {
         cache=${cache} />${charts(rows, { times, step, grouped: byGroup(rows, times, groupBy) })}`;
     }}<//>
     <div class="columns">
-      <${Loaded} of=${latency}>${({ data }) => data.length > 0 && html`<${Section} title="Latency by model" actions=${note}>
+      <${Loaded} of=${latency}>${({ data }) => data.length > 0 && html`
+        <${Section} title="Latency by model" actions=${note}>
         <${Table} caption="Latency" columns=${LATENCY} rows=${data} /><//>`}<//>
-      <${Loaded} of=${fallback}>${(data) => data.candidates.length > 0 && html`<${Section} title="Rescues" actions=${note}>
+      <${Loaded} of=${fallback}>${(data) => data.candidates.length > 0 && html`
+        <${Section} title="Rescues" actions=${note}>
         <${Titled} title="Attempts by model" columns=${ATTEMPTS} rows=${data.candidates} />
         <${Counts} title="Why a fallback served" name="Reason" counts=${data.reasons} />
         <${Counts} title="Models skipped" name="Model" counts=${data.passed_by} of=${ModelLink} /><//>`}<//>

@@ -4,6 +4,7 @@ import { change } from "../api.js";
 import { Ask, Badge, Copy, Empty, Field, Figure, Form, Here, Loaded, Pairs, Section, Table, Time } from "../lib.js";
 import { View, count, html, ms, percent, setParams, to, usd } from "../lib.js";
 import { useContext, useEffect, useOwner, useRead, useRef, useState } from "../lib.js";
+import { resultOf } from "./cache.js";
 import { STATUS } from "./traces.js";
 
 // --- Facts: fields of a record, with the unit that their names say
@@ -41,15 +42,13 @@ export const Text = ({ label, children }) =>
 
 // --- The spans: a tree, and a bar for the time of each
 
-const LOOKED_UP = [["hit", "hit"], ["refused_by", "refused by a guard"], ["explored", "answered live as a check"]];
 const MOST_LEVELS = 50; // more is no run of an agent, and overflows the stack
 const MARKS = ["hedge", "probe", "repair"];
 
 /** Title and note by type of span. */
 const TITLES = {
   decision: () => ["Decision"],
-  cache: (span) => ["Cache look-up",
-    LOOKED_UP.filter(([name]) => span[name]).map(([, text]) => text).join(", ") || "miss"],
+  cache: (span) => ["Cache look-up", resultOf(span)],
   model: (span) => [span.model, [`attempt ${span.attempt}`, ...MARKS.filter((name) => span[name])].join(", ")],
   fallback: (span) => ["Fallback", `${span.from_model} → ${span.to_model}: ${inWords(span.fault || span.reason)}`],
   guardrail: (span) => [`Guardrail ${span.name}`,
