@@ -4,12 +4,8 @@ import { Table, column, count, html, numeric, to, useEffect, useRef, useState } 
 
 export const HOUR = 3600;
 export const DAY = 86400;
-export const RANGES = {
-  __proto__: null,
-  "24h": ["24 hours", HOUR, 24],
-  "7d": ["7 days", DAY, 7],
-  "30d": ["30 days", DAY, 30],
-};
+export const RANGES = { __proto__: null,
+  "24h": ["24 hours", HOUR, 24], "7d": ["7 days", DAY, 7], "30d": ["30 days", DAY, 30] };
 const HEIGHT = 220;
 const TICKS = [1, 2, 3, 4, 6, 7, 12, 14, 24, 48]; // steps between two ticks
 

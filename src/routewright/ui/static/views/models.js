@@ -5,8 +5,7 @@ import { column, count, go, html, ms, numeric, setParams, to, useRead } from "..
 
 const takes = (modality) => (model) => model.modalities?.includes(modality);
 const is = (status) => (model) => model.availability.status === status;
-const ABILITIES = {
-  __proto__: null,
+const ABILITIES = { __proto__: null,
   image: ["Images", takes("image")],
   audio: ["Audio", takes("audio")],
   file: ["Files", takes("file")],
@@ -14,8 +13,7 @@ const ABILITIES = {
   json: ["JSON schema", (model) => model.structured_output],
   reasoning: ["Reasoning", (model) => model.reasoning],
 };
-const STATES = {
-  __proto__: null,
+const STATES = { __proto__: null,
   available: ["Available", is("available")],
   degraded: ["Degraded", is("degraded")],
   unavailable: ["Unavailable", is("unavailable")],

@@ -7,13 +7,8 @@ import { Section, Select, Table, Time, View, bytes, column, count, html, ms, num
 import { to, usd, useContext, useMemo, useRead } from "../lib.js";
 
 const SHOWN = 6; // groups that a chart names
-const GROUPS = {
-  __proto__: null,
-  model: "Model",
-  account: "Account",
-  policy_version: "Policy version",
-  shadow: "Shadow of a policy",
-};
+const GROUPS = { __proto__: null,
+  model: "Model", account: "Account", policy_version: "Policy version", shadow: "Shadow of a policy" };
 const LEVELS = { account: "Balance", day: "Day", week: "Week", month: "Month" };
 const REST = "All others";
 const secondsOf = (text) => Date.parse(text) / 1000;
