@@ -86,9 +86,8 @@ class Operation(Struct, frozen=True):
         values = dict(arguments)
         for name, value in values.items():
             if name not in expected:
-                raise ValidationFailed.at(
-                    name, "is unknown", did_you_mean(name, expected) or f"known: {listed([*expected])}"
-                )
+                hint = did_you_mean(name, expected) or f"known: {listed([*expected])}"
+                raise ValidationFailed.at(name, "is unknown", hint)
             shape = _SHAPES.get(name) or _PLAIN.get(str(expected[name].annotation).removesuffix(" | None"))
             if shape is not None and value is not None and value != "absent":
                 values[name] = convert_value(value, shape, name)
@@ -120,9 +119,8 @@ def shown(value: object) -> object:
             names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
             plain = {name: getattr(value, field) for name, field in names if field not in hidden}
             plain |= _computed(value)
-            tag = value.__struct_config__.tag
-            if tag is not None:
-                plain["type"] = tag
+            if value.__struct_config__.tag is not None:
+                plain["type"] = value.__struct_config__.tag
             return {
                 name.replace("nanos", "usd"): in_usd(item) if name.endswith("nanos") else shown(item)
                 for name, item in plain.items()
