@@ -80,7 +80,7 @@ def test_what_has_most_requests_is_shown_first(open_ui: OpenUi) -> None:
     expect(page.get_by_role("alert")).to_have_text("No account has the name “nobody”.")
 
 
-def test_the_navigation_leads_to_every_view(open_ui: OpenUi) -> None:
+def test_the_navigation_leads_to_every_view_and_from_none_to_the_first(open_ui: OpenUi) -> None:
     page = open_ui(Router.sandbox())
     links = page.get_by_role("navigation").get_by_role("link")
     titles = links.all_inner_texts()
@@ -94,6 +94,9 @@ def test_the_navigation_leads_to_every_view(open_ui: OpenUi) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text(titles[-2])
     page.go_forward()
     expect(page).to_have_url(re.compile("#/try$"))
+    page.goto("#/nothing")
+    page.get_by_role("link", name="Go to the overview").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
 
 
 def test_the_first_tab_skips_to_the_content(open_ui: OpenUi) -> None:
@@ -113,12 +116,3 @@ def test_a_link_signs_in_once(open_ui: OpenUi, problems: Problems) -> None:
         page.goto("about:blank")
         page.goto("#link=of-the-test")
         expect(page.get_by_role("alert")).to_contain_text("was used already")
-
-
-def test_a_view_that_does_not_exist_says_so(open_ui: OpenUi) -> None:
-    page = open_ui(Router.sandbox(), at="constructor")
-    page.get_by_role("link", name="Go to the overview").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
-    expect(page.get_by_role("main")).to_be_focused()
-    page.goto("#/overview?range=constructor")
-    expect(page.get_by_role("link", name="7 days")).to_have_attribute("aria-current", "true")
