@@ -8,8 +8,7 @@ import { Text } from "./trace.js";
 /** A policy as people write it. */
 const jsonOf = (policy) => JSON.stringify({ name: policy.name, ...policy }, null, 2);
 
-/** The policy of a text. A browser names the place of some faults only; the others begin where the shortest part of the
- * text ends that has them. */
+/** The policy of a text. Not every fault comes with its place: the shortest beginning that has it ends there. */
 function policyOf(text) {
   const faultOf = (end) => {
     try { JSON.parse(text.slice(0, end)); return ""; } catch ({ message }) { return message; }

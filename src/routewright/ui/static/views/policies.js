@@ -94,8 +94,7 @@ function Actions({ state: { record, version, shared }, versions, act }) {
     ${isOurs && shared && html`
       <${Publication} label="Complete the share" act=${act} text="${shared.label} will serve all of the traffic." />
       <${Publication} label="Change the share" act=${act} share=${record.share}
-        text=${`The part of the traffic that ${shared.label} serves.
-          Whoever it serves now stays with it in a larger share.`} />
+        text="The part of the traffic that ${shared.label} serves. Whoever has it keeps it in a larger share." />
       <${Confirm} label="End the share" text="${version?.label} will serve all of the traffic again. ${SOON}"
         act=${() => act("policies.roll_back", {}, ({ label }) => `${label} serves all of the traffic again.`)} />`}
     ${isOurs && !shared && record.draft && html`

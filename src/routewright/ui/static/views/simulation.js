@@ -48,8 +48,7 @@ const TABLES = {
     expected_usd: "Expected", requests: "Requests after it" }],
   costlier: ["Costlier accounts", { account: "Account", requests: "Requests", before_usd: "Before",
     after_usd: "After" }],
-  drifts: ["Answers longer or shorter than expected", { model: "Model", ratio: "Actual to expected length",
-    answers: "Answers" }],
+  drifts: ["Unexpected answer lengths", { model: "Model", ratio: "Actual to expected length", answers: "Answers" }],
 };
 const modelOf = (id) => id ?? html`<em>refused</em>`;
 

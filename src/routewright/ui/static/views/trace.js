@@ -2,8 +2,8 @@
 
 import { change } from "../api.js";
 import { Ask, Badge, Copy, Empty, Field, Figure, Form, Here, Loaded, Pairs, Section, Table, Time } from "../lib.js";
-import { View, count, html, ms, percent, setParams, to, usd } from "../lib.js";
-import { useContext, useEffect, useOwner, useRead, useRef, useState } from "../lib.js";
+import { View, count, html, ms, percent, setParams, to, usd, useContext, useEffect, useRead } from "../lib.js";
+import { useRef, useState } from "../lib.js";
 import { resultOf } from "./cache.js";
 import { STATUS } from "./traces.js";
 
@@ -37,8 +37,7 @@ const Facts = ({ of }) => html`<${Pairs} rows=${Object.entries(of)
 export const nameInParts = (name) => name.split(/(?<=[/@])/).map((part) => html`${part}<wbr />`);
 
 /** Text as it is. */
-export const Text = ({ label, children }) =>
-  html`<pre tabindex="0" role="region" aria-label=${label}>${children}</pre>`;
+export const Text = (props) => html`<pre tabindex="0" role="region" aria-label=${props.label}>${props.children}</pre>`;
 
 // --- The spans: a tree, and a bar for the time of each
 
@@ -72,8 +71,7 @@ function rowsOf(spans, closed) {
 function SpanRow({ row: { span, level, isParent, isOpen }, total, isFirst, isChosen, toggle, choose, press }) {
   const [title, note] = TITLES[span.type](span);
   const place = { left: `${(100 * span.start_ms) / total}%`, width: `${(100 * span.duration_ms) / total}%` };
-  const fold = html`<button type="button" class="quiet fold" tabindex="-1" aria-hidden="true"
-    onClick=${toggle}>▸</button>`;
+  const fold = html`<button type="button" class="quiet fold" tabindex="-1" aria-hidden onClick=${toggle}>▸</button>`;
   return html`<div role="row" class="span" tabindex=${isFirst ? 0 : -1} data-id=${span.id} aria-level=${level}
     aria-expanded=${isParent ? isOpen : undefined} aria-selected=${isChosen} onKeyDown=${press} onClick=${choose}>
     <span role="gridcell" class="name" style=${{ paddingLeft: `${level * 20}px` }}>${isParent && fold}
@@ -207,9 +205,7 @@ function Feedback({ query }) {
 }
 
 function Content({ content }) {
-  if (!content) {
-    return html`<${Empty}>Texts are not stored. To store them: <code>Settings(capture=Capture())</code><//>`;
-  }
+  if (!content) return html`<${Empty}>Texts are not stored unless you set <code>Settings(capture=Capture())</code><//>`;
   const { messages, output, tool_calls: calls } = content;
   const answer = output || calls ? [{ role: "answer", content: output, tool_calls: calls }] : [];
   return [...(messages || []), ...answer].map(({ role, content: text, tool_calls: used }) => html`<h3>${role}</h3>
@@ -218,17 +214,14 @@ function Content({ content }) {
 }
 
 export function Trace({ id }) {
-  const { route: { params }, account, accounts } = useContext(Here);
+  const { route: { params }, account, accounts, environment } = useContext(Here);
   const query = { trace_id: id, account, environment: params.environment };
+  const stored = useRead("traces.get", query);
+  const own = stored.data?.environment ?? environment; // a link that names none finds the trace in both
   useEffect(() => { // a link to share names the account, since the one that is shown first may change
     if (params.account !== account && accounts.length > 1) setParams({ account }, { replace: true });
-  }, [id]);
-  const { environment } = useOwner();
-  const stored = useRead("traces.get", query);
-  useEffect(() => { // a link without an environment finds the trace in both
-    const own = stored.data?.environment ?? environment;
     if (own !== environment) setParams({ environment: own }, { replace: true });
-  }, [stored.data]);
+  }, [id, own]);
   const replay = useReplay(query, stored.data);
   const { refusal, is_same: isSame } = replay.data ?? {};
   return html`<${View} title="Trace ${id}"><${Loaded} of=${stored}>${(trace) => html`

@@ -190,8 +190,7 @@ function Controls({ filter, times }) {
   const terms = filterTerms(filter);
   const choice = (label, name, options) => html`<${Select} label=${label} options=${options}
     value=${options.find(([value]) => terms.includes(`${name}=${value}`))?.[0]}
-    onChange=${({ target: { value } }) =>
-      setTerm((term) => term.startsWith(`${name}=`), value && `${name}=${value}`)} />`;
+    onChange=${({ target: { value } }) => setTerm((t) => t.startsWith(`${name}=`), value && `${name}=${value}`)} />`;
   const time = (label, name) => {
     const at = new Date(times[name]); // the field is in the viewer's zone, the address in UTC
     const local = at.getTime() && new Date(at - at.getTimezoneOffset() * 60000).toISOString().slice(0, 16);
@@ -210,10 +209,9 @@ function Controls({ filter, times }) {
       ${TOGGLES.map(([term, text]) => html`<button type="button" class="toggle" aria-pressed=${terms.includes(term)}
         onClick=${() => (terms.includes(term) ? remove(term) : setTerm(() => false, term))}>${text}</button>`)}
     </div></details>
-    ${terms.length > 0 && html`<ul class="chips" aria-label="Terms of the filter">${terms.map((term) =>
-      html`<li><button type="button" aria-label="Remove ${term}" onClick=${() => remove(term)}>
-        ${term} ✕</button></li>`)}</ul>`}
-  </div>`;
+    ${terms.length > 0 && html`<ul class="chips" aria-label="Terms of the filter">${terms.map((term) => html`<li>
+      <button type="button" aria-label="Remove ${term}" onClick=${() => remove(term)}>${term} ✕</button></li>`)}
+    </ul>`}</div>`;
 }
 
 export function Traces() {

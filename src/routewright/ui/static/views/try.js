@@ -21,21 +21,17 @@ export function Try({ params }) {
   useEffect(() => () => running.current?.abort(), []);
   const start = async ({ environment, system, prompt, max_cost_usd: cost, models: words, ...options }) => {
     setParams({ ...options, cache: options.cache ? 1 : "", models: words, place: environment }, { replace: true });
-    const texts = [["system", system], ["user", prompt ?? ""]].filter(([, content]) => content !== undefined);
-    const messages = texts.map(([role, content]) => ({ role, content }));
+    const messages = [{ role: "user", content: prompt ?? "" }];
+    if (system) messages.unshift({ role: "system", content: system });
     const budget = cost === undefined ? undefined : { maxCostUsd: cost };
     const request = { ...options, environment, messages, budget, models: words?.split(/[\s,]+/).filter(Boolean) };
     running.current = new AbortController();
-    let state = { environment, state: "Waiting", text: "", reasoning: "", fallbacks: [] };
-    const show = (changes) => {
-      state = { ...state, ...changes };
-      last.trial = state;
-      setTrial(state);
-    };
+    last.trial = { environment, state: "Waiting", text: "", reasoning: "", fallbacks: [] };
+    const show = (changes) => { last.trial = { ...last.trial, ...changes }; setTrial(last.trial); };
     show({});
     try {
-      await tryRequest(request, (name, data) => show(CHANGES[name]?.(data, state)), running.current.signal);
-      if (isRunning(state)) show({ state: "Interrupted" });
+      await tryRequest(request, (name, data) => show(CHANGES[name]?.(data, last.trial)), running.current.signal);
+      if (isRunning(last.trial)) show({ state: "Interrupted" });
     } catch (error) {
       show(error.name === "AbortError" ? { state: "Stopped" } : { state: "Failed", error });
     }
@@ -49,8 +45,7 @@ export function Try({ params }) {
     { name, defaultValue: last[name], onInput: ({ target }) => { last[name] = target.value; } });
   const choicesOf = (name) => [["", "As the policy or default"],
     ...fields.data?.find(({ path }) => path === name)?.choices ?? []];
-  const isServed = ({ availability }) => availability.status !== "unavailable";
-  const isUnserved = params.place === "production" && models.data && !models.data.some(isServed);
+  const isUnserved = models.data?.every(({ availability }) => availability.status === "unavailable");
   const names = (policies.data ?? []).filter(({ version }) => version).map(({ record }) => record.name);
   return html`<${View} title="Try it"><div class="columns">
     <${Section} title="Request"><${Form} action="Send" onSubmit=${start}>
@@ -58,11 +53,10 @@ export function Try({ params }) {
       <${Area} label="System prompt" ...${textField("system")} rows="2" />
       <${Select} label="Where" name="environment" options=${PLACES} value=${params.place ?? "sandbox"}
         onChange=${({ target: { value } }) => setParams({ place: value }, { replace: true })} />
-      ${isUnserved && html`<p class="warning">No provider serves a model here, so a live request will fail. Set a
-        provider's key in the environment, such as OPENAI_API_KEY, and start this page again.</p>`}
+      ${isUnserved && params.place === "production" && html`<p class="warning">No provider serves a model here, so a
+        live request will fail. Set a provider's key, such as OPENAI_API_KEY, and start this page again.</p>`}
       <div class="filters">
-        <${Select} label="Policy" name="policy_id" options=${[["", "None"], ...names]}
-          value=${params.policy_id ?? ""} />
+        <${Select} label="Policy" name="policy_id" options=${[["", "None"], ...names]} value=${params.policy_id} />
         <${Select} label="Goal" name="goal" options=${choicesOf("goal")} value=${params.goal ?? ""} />
         <${Select} label="Strategy" name="strategy" options=${choicesOf("strategy")} value=${params.strategy ?? ""} />
         <${Field} label="Models, with commas" name="models" defaultValue=${params.models} placeholder="all"
