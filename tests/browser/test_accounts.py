@@ -168,6 +168,7 @@ def test_a_key_is_shown_once_changed_and_revoked(
     form.get_by_label("Models", exact=True).fill("openai/gpt-4.1\n")
     submit(form)
     expect(form.get_by_role("status")).to_contain_text(f"“{HOSTILE}”. It is not shown again.")
+    expect(form.get_by_role("status")).to_be_focused()
     secret = form.locator("code").inner_text()
     (key,) = store.keys("acme")
     assert store.authenticate(f"Bearer {secret}", "production").key_id == key.id
@@ -196,6 +197,7 @@ def test_a_key_is_shown_once_changed_and_revoked(
     leave(page)
 
     row.get_by_role("button", name="Revoke").click()
+    expect(form.get_by_role("button", name="Cancel")).to_be_focused()
     expect(form).to_contain_text("Traces of its calls in the last 24 hours, and of any later ones, are marked")
     submit(form)
     expect(row).to_have_count(0)

@@ -94,9 +94,20 @@ def test_the_navigation_leads_to_every_view_and_from_none_to_the_first(open_ui: 
     expect(page.get_by_role("heading", level=1)).to_have_text(titles[-2])
     page.go_forward()
     expect(page).to_have_url(re.compile("#/try$"))
-    page.goto("#/nothing")
+    page.goto("#/constructor")  # which every object of JavaScript has
     page.get_by_role("link", name="Go to the overview").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
+    expect(page.get_by_role("main")).to_be_focused()
+    page.goto("#/overview?range=constructor")
+    expect(page.get_by_role("link", name="7 days")).to_have_attribute("aria-current", "true")
+    page.set_viewport_size({"width": 360, "height": 740})
+    page.get_by_role("link", name="Cache").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Cache")
+    header = page.get_by_role("banner").bounding_box()
+    assert header is not None
+    assert header["height"] < 140
+    page.reload()
+    expect(page.get_by_role("link", name="Cache")).to_be_in_viewport(ratio=1)
 
 
 def test_the_first_tab_skips_to_the_content(open_ui: OpenUi) -> None:

@@ -53,9 +53,9 @@ function LatencyChart({ days, times, model = "" }) {
 function NoCalls() {
   const { session, environment } = useContext(Here);
   const [other, text] = environment === "production" ? ["sandbox", "the sandbox"] : ["production", "production"];
-  return html`<${Empty}>No calls in this time. They show up once your Router or server gets requests.
-    ${session.writes && html` <a href=${to("try")}>Try one</a>`}
-    ${" "}<a href=${to("overview", { environment: other })}>Show ${text}</a><//>`;
+  return html`<${Empty}>No calls in this time. They show up once your Router or server gets requests:
+    ${session.writes && html` <a href=${to("try")}>try one</a>, or`}
+    ${" "}<a href=${to("overview", { environment: other })}>show ${text}</a>.<//>`;
 }
 
 function Figures({ rows, since, latency, fallback, cache }) {
