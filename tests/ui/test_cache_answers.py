@@ -26,6 +26,7 @@ async def test_the_cache_is_that_of_the_account_and_environment() -> None:
         assert isinstance(stats, dict)
         assert stats["entries"] == 1
         assert stats["saves_usd"] > 0
+        assert known["page.explain_cache"].changes, "it shows questions of others, which takes console:write"
         explanation = await known["page.explain_cache"](owner | {"request": question}, "ada")
         assert isinstance(explanation, dict)
         assert explanation["reason"].startswith("a hit: the same request was answered")
