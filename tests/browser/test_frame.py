@@ -29,7 +29,7 @@ def test_an_operator_signs_in_with_a_key_and_out(page: Page, serve: Callable[...
     with problems.expect("POST .*/session: 401"):
         page.keyboard.type("sk_live_wrong")
         page.keyboard.press("Enter")
-        expect(page.get_by_role("alert")).to_contain_text("API key")
+        expect(page.get_by_role("alert")).to_have_text("the key is unknown or revoked; paste an operator's key")
     page.get_by_label("Key").fill(key)
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("Models")

@@ -213,7 +213,10 @@ class Ui:
     async def _sign_in(self, credentials: object) -> Operator:
         match credentials:
             case {"key": str(key)}:
-                caller = await self._console.authenticate_operator(f"Bearer {key}")
+                try:
+                    caller = await self._console.authenticate_operator(f"Bearer {key}")
+                except AuthenticationFailed as error:  # in the words of clients of the API
+                    raise AuthenticationFailed("the key is unknown or revoked; paste an operator's key") from error
                 assert caller.key_id is not None, "keys have ids"
                 return await self._operator_of(caller.key_id, self._router.clock.time())
             case {"link": str(token)}:
