@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import re
 import socket
 import ssl
@@ -678,6 +679,18 @@ async def test_cancellation_closes_the_connection(local: AiohttpWebhooks) -> Non
         post.cancel()
         with pytest.raises(asyncio.CancelledError):
             await post
+        await receiver.ended.get()
+
+
+async def test_closing_at_once_ends_an_answer_whose_body_nobody_has_begun_to_read(local: AiohttpWebhooks) -> None:
+    async def respond(connection: Connection) -> None:
+        await connection.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n")
+        await connection.left()
+
+    async with receiving(respond) as receiver:
+        await local.post(receiver.url, HEADERS, BODY)
+        await local.aclose()
+        gc.collect()  # an unclosed connection would warn
         await receiver.ended.get()
 
 

@@ -71,6 +71,7 @@ class AiohttpWebhooks:
         if response.connection is not None and len(self._bodies) < _BODIES:
             self._bodies.add(task := asyncio.create_task(_read_body(response)))
             task.add_done_callback(self._bodies.discard)
+            task.add_done_callback(lambda _: response.close())  # if it is cancelled before it begins
         else:
             response.close()  # no effect if the body came with the headers
         return WebhookAnswer(response.status, retry_after(response.headers))
