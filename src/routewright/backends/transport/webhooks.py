@@ -71,7 +71,6 @@ class AiohttpWebhooks:
         if response.connection is not None and len(self._bodies) < _BODIES:
             self._bodies.add(task := asyncio.create_task(_read_body(response)))
             task.add_done_callback(self._bodies.discard)
-            task.add_done_callback(lambda _: response.close())  # if it is cancelled before it begins
         else:
             response.close()  # no effect if the body came with the headers
         return WebhookAnswer(response.status, retry_after(response.headers))
@@ -79,11 +78,11 @@ class AiohttpWebhooks:
     async def aclose(self) -> None:
         """Close the connections. Idempotent."""
         session, self._session = self._session, None
+        if session is not None:
+            await session.close()  # first: a task that is cancelled before it begins leaves its answer open
         for task in self._bodies:
             task.cancel()
         await asyncio.gather(*self._bodies, return_exceptions=True)
-        if session is not None:
-            await session.close()
 
 
 class _Refused(OSError):
@@ -130,7 +129,8 @@ class _Guard(AbstractResolver):
 
 async def _read_body(response: aiohttp.ClientResponse) -> None:
     remaining = _BODY_BYTES
-    with suppress(aiohttp.ClientError, OSError), _clock.deadline(_clock.monotonic() + _BODY_S), closing(response):
+    ended = (aiohttp.ClientError, OSError, RuntimeError)  # the last one of a connection that the session closed
+    with suppress(*ended), _clock.deadline(_clock.monotonic() + _BODY_S), closing(response):
         while remaining and (piece := await response.content.read(remaining)):
             remaining -= len(piece)
 
