@@ -74,6 +74,25 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
         def _split_scope(self, nodeid: str) -> str:
             return str(super()._split_scope(nodeid)).partition("::")[0]
 
+        # After a worker dies (a test that hangs ends its worker), pytest-xdist 3.8 also hands its finished files to the
+        # replacement, which waits for a test forever, as it does with a file of one test; and repeats the deadly one.
+        def remove_node(self, node: Any) -> str | None:
+            files = self.assigned_work.pop(node)
+            pending = [(tests, test) for tests in files.values() for test, done in tests.items() if not done]
+            if not pending:
+                return None
+            tests, deadly = pending[0]
+            tests[deadly] = True
+            self.workqueue.update({file: tests for file, tests in files.items() if not all(tests.values())})
+            for other in self.assigned_work:
+                self._reschedule(other)
+            return str(deadly)
+
+        def schedule(self) -> None:
+            super().schedule()
+            for node in self.nodes:
+                self._reschedule(node)
+
     return ByFile(config, log)
 
 
