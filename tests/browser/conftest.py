@@ -36,6 +36,25 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     return result
 
 
+COUNT_REQUESTS = """
+window.requestsInFlight = 0
+const request = window.fetch
+window.fetch = async (...options) => {
+    window.requestsInFlight += 1
+    const finish = () => { window.requestsInFlight -= 1 }
+    try {
+        const response = await request(...options)
+        response.clone().text().then(finish, finish)
+        return response
+    } catch (error) {
+        finish()
+        throw error
+    }
+}
+"""
+"""Tells ``settle`` when the page has all that it has asked for."""
+
+
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     """One process for all tests of this folder, which run in one worker."""
@@ -66,6 +85,7 @@ def open_page(browser: Browser, serve: Callable[..., str], problems: Problems) -
     def open_page(**options: Any) -> Page:
         context = browser.new_context(**{**CONTEXT, **options})
         context.set_default_timeout(PATIENCE_S * 1_000)
+        context.add_init_script(COUNT_REQUESTS)
         problems.watch(context)
         return context.new_page()
 

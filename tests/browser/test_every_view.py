@@ -129,8 +129,10 @@ def visit(page: Page, address: str) -> None:
 
 
 def settle(page: Page) -> None:
-    next_frame(page)
-    next_frame(page)
+    for _ in range(2):  # an answer may lead to another request
+        page.wait_for_function("() => window.requestsInFlight === 0")
+        next_frame(page)
+        next_frame(page)
     expect(page.locator("main h1")).to_be_visible()
     expect(page.locator("main").locator(".loading, [aria-busy=true], progress:not([value])")).to_have_count(0)
 
