@@ -23,6 +23,8 @@ from docs import _agents, _doors, _events, _house
 from docs._blocks import NOON, ROOT, Shown, pages, run
 from docs._http import http_reference
 from docs._openapi import openapi
+from docs._schemas import FOLDER as SCHEMAS
+from docs._schemas import schemas
 from docs._table import table
 from msgspec import Struct
 
@@ -862,8 +864,10 @@ def _cut(found: Shown) -> str:
 
 
 def main() -> None:
-    """Renew every page, and the OpenAPI document."""
+    """Renew every page, the OpenAPI document, and the schemas of files."""
     OPENAPI.write_bytes(openapi() + b"\n")
+    for name, text in schemas().items():
+        SCHEMAS.joinpath(name).write_text(text, "utf-8")
     for page in pages():
         page.write_text(with_parts(page.read_text("utf-8")), "utf-8")
         page.write_text(with_output(page.read_text("utf-8"), run(page)), "utf-8")

@@ -355,6 +355,6 @@ def test_no_shape_is_an_internal_error_and_all_files_are_data(deployments: list[
         texts = Configuration({"model_list": entries, "router_settings": settings}).texts("config.yaml")
     except ValidationError:
         return
-    assert json.loads(texts["policies.json"]).keys() == {"policies"}
+    assert json.loads(texts["policies.json"]).keys() == {"$schema", "policies"}
     compile(texts["gateway.py"], "gateway.py", "exec")
     assert yaml.safe_load(texts["models.json"]) == json.loads(texts["models.json"])

@@ -52,13 +52,17 @@ def json_document(path: Path, text: str) -> Document:
     """The content of a JSON file. Raises ``ValidationFailed`` naming the file."""
     try:
         scan(text.encode())
-        return Document(path, json.loads(text))
+        content = json.loads(text)
     except RecursionError:
         raise _refusal(path, "nests too deep to be read", "flatten it") from None
     except ValidationFailed as error:  # worded for request bodies
         problem = error.problems[0]
     except ValueError:
         raise _refusal(path, "holds a number with too many digits", "write fewer digits") from None
+    else:
+        if isinstance(content, dict):
+            content.pop("$schema", None)  # is for editors
+        return Document(path, content)
     message = problem.problem.removeprefix("the body ")
     raise _refusal(path, message, problem.hint.replace("send", "write"), _line_of(message), problem.path)
 

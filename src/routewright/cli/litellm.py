@@ -28,6 +28,8 @@ from .command import GATE_FAILED, JSON, OK, arg, refused, verb
 from .show import Line, Screen, replace_file
 
 _DATA = files("routewright.data")
+SCHEMAS = "https://raw.githubusercontent.com/routewright/routewright/main/src/routewright/data/{}.schema.json"
+"""Where editors read the schemas of files; they are in the package, too."""
 _WORDS: JsonObject = json.loads(_DATA.joinpath("litellm.json").read_text("utf-8"))
 """LiteLLM's names of vendors with ours, keys to ignore, and hints by patterns of paths."""
 _BROKEN = "is no deployment"
@@ -159,8 +161,8 @@ class Configuration:
             calls += f"    {call}),\n" if "*" in served else f"    {call}, models=[{served}]),\n"
         template = _DATA.joinpath("litellm_gateway.txt").read_text("utf-8")
         return {
-            "models.json": json.dumps({"models": models, "aliases": aliases}, indent=2) + "\n",
-            "policies.json": json.dumps({"policies": [*self._policies.values()]}, indent=2) + "\n",
+            "models.json": _json("catalogue", models=models, aliases=aliases),
+            "policies.json": _json("policies", policies=[*self._policies.values()]),
             "gateway.py": template.format(source=repr(source), providers=calls),
         }
 
@@ -262,3 +264,7 @@ class Configuration:
                 policies[group] |= {"prefer": own, "fallback": {"models": later}}
         named = {alias: policies[group] | {"name": alias} for alias, group in aliases.items() if group in policies}
         return policies | named
+
+
+def _json(kind: str, **content: object) -> str:
+    return json.dumps({"$schema": SCHEMAS.format(kind), **content}, indent=2) + "\n"
