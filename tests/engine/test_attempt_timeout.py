@@ -166,7 +166,7 @@ def router(first: Fine, second: Fine) -> Router:
 
 
 async def ask(router: Router, *, streamed: bool) -> str:
-    options: Any = {"goal": "quality", "timeout_ms": 400, "fallback": {"maxRetries": 1}}
+    options: Any = {"goal": "quality", "timeout_ms": 1_000, "fallback": {"maxRetries": 1}}
     if not streamed:
         answer = await router.route("hi", **options)
         return str(answer.output)
