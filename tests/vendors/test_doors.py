@@ -223,14 +223,10 @@ def arguments_in(path: str, answer: Any) -> Any:
         pytest.param('{"order": "7"}', {"order": "7"}, {"order": "7"}, id="C sound"),
         pytest.param("", {}, {}, id="C no arguments"),
         pytest.param("oops", {"INVALID_JSON": "oops"}, {"INVALID_JSON": "oops"}, id="C prose"),
-        pytest.param(
-            '{"a": "b',
-            {"INVALID_JSON": '{"a": "b'},
-            {"a": False, "INVALID_JSON": '{"a": "b'},
-            id="C cut in a text",
-        ),
+        pytest.param('{"a": "b', {"INVALID_JSON": '{"a": "b'}, {"a": False, "INVALID_JSON": '{"a": "b'},
+            id="C cut in a text"),
     ],
-)
+)  # fmt: skip
 async def test_doors_hand_out_valid_arguments(path: str, text: str, plain: Any, live: Any) -> None:
     pieces = [ToolDelta(0, "", "c", "f"), *(ToolDelta(0, character) for character in text)]
     answer, _ = await sent(path, _CALL[path], *pieces)
@@ -342,55 +338,30 @@ SIGNED = "A" * 2000
 @pytest.mark.parametrize(
     ("role", "block", "text"),
     [
-        pytest.param(
-            "assistant",
-            {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "q"}},
+        pytest.param("assistant", {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "q"}},
             '[server_tool_use] {"id":"s","name":"web_search","input":{"query":"q"}}',
-            id="K anthropic: server_tool_use",
-        ),
-        pytest.param(
-            "assistant",
-            {
-                "type": "web_search_tool_result",
-                "tool_use_id": "s",
-                "content": [{"type": "web_search_result", "url": "u", "encrypted_content": SIGNED}],
-            },
+            id="K anthropic: server_tool_use"),
+        pytest.param("assistant",
+            {"type": "web_search_tool_result", "tool_use_id": "s",
+                "content": [{"type": "web_search_result", "url": "u", "encrypted_content": SIGNED}]},
             '[web_search_tool_result] {"tool_use_id":"s","content":'
             '[{"type":"web_search_result","url":"u","encrypted_content":"..."}]}',
-            id="K anthropic: web_search_tool_result",
-        ),
-        pytest.param(
-            "assistant",
-            {"type": "mcp_tool_use", "id": "m", "name": "n", "server_name": "s", "input": {}},
-            '[mcp_tool_use] {"id":"m","name":"n","server_name":"s","input":{}}',
-            id="K anthropic: mcp_tool_use",
-        ),
-        pytest.param(
-            "assistant",
-            {"type": "compaction", "content": "They met.", "encrypted_content": None},
-            '[compaction] {"content":"They met."}',
-            id="K anthropic: compaction",
-        ),
-        pytest.param(
-            "user",
+            id="K anthropic: web_search_tool_result"),
+        pytest.param("assistant", {"type": "mcp_tool_use", "id": "m", "name": "n", "server_name": "s", "input": {}},
+            '[mcp_tool_use] {"id":"m","name":"n","server_name":"s","input":{}}', id="K anthropic: mcp_tool_use"),
+        pytest.param("assistant", {"type": "compaction", "content": "They met.", "encrypted_content": None},
+            '[compaction] {"content":"They met."}', id="K anthropic: compaction"),
+        pytest.param("user",
             {"type": "search_result", "source": "u", "title": "t", "content": [{"type": "text", "text": "x"}]},
             '[search_result] {"source":"u","title":"t","content":[{"type":"text","text":"x"}]}',
-            id="K anthropic: search_result",
-        ),
-        pytest.param(
-            "user",
-            {"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "x"}]}},
-            "x",
-            id="K anthropic: a document of blocks",
-        ),
-        pytest.param(
-            "user",
-            {"type": "document", "source": {"type": "content", "content": "x"}},
-            "x",
-            id="K anthropic: a document of a text",
-        ),
+            id="K anthropic: search_result"),
+        pytest.param("user",
+            {"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "x"}]}}, "x",
+            id="K anthropic: a document of blocks"),
+        pytest.param("user", {"type": "document", "source": {"type": "content", "content": "x"}}, "x",
+            id="K anthropic: a document of a text"),
     ],
-)
+)  # fmt: skip
 async def test_blocks_of_anthropic_become_text(role: str, block: dict[str, Any], text: str) -> None:
     assert await note(MESSAGES, role, block) == text
 
@@ -398,19 +369,14 @@ async def test_blocks_of_anthropic_become_text(role: str, block: dict[str, Any],
 @pytest.mark.parametrize(
     ("block", "text"),
     [
-        pytest.param(
-            {"type": "tool_reference", "tool_name": "f"}, '[tool_reference] {"tool_name":"f"}', id="K claude code"
-        ),
-        pytest.param(
-            {"type": "document", "source": {"type": "content", "content": "x"}}, "x", id="K anthropic: a document"
-        ),
-        pytest.param(
-            {"type": "search_result", "source": "u", "title": "t", "content": []},
-            '[search_result] {"source":"u","title":"t","content":[]}',
-            id="K anthropic: search_result",
-        ),
+        pytest.param({"type": "tool_reference", "tool_name": "f"}, '[tool_reference] {"tool_name":"f"}',
+            id="K claude code"),
+        pytest.param({"type": "document", "source": {"type": "content", "content": "x"}}, "x",
+            id="K anthropic: a document"),
+        pytest.param({"type": "search_result", "source": "u", "title": "t", "content": []},
+            '[search_result] {"source":"u","title":"t","content":[]}', id="K anthropic: search_result"),
     ],
-)
+)  # fmt: skip
 async def test_blocks_in_results_become_text(block: dict[str, Any], text: str) -> None:
     use = {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {}}]}
     result = {"type": "tool_result", "tool_use_id": "c", "content": [block], "cache_reference": "r"}
@@ -439,26 +405,16 @@ async def test_unsigned_reasoning_is_left_out_and_named(block: dict[str, Any]) -
     [
         pytest.param(
             {"type": "web_search_call", "id": "w", "status": "completed", "action": {"type": "search", "query": "q"}},
-            '[web_search_call] {"action":{"type":"search","query":"q"}}',
-            id="K codex: web_search_call",
-        ),
-        pytest.param(
-            {"type": "image_generation_call", "id": "i", "result": SIGNED, "revised_prompt": "a cat"},
-            '[image_generation_call] {"result":"...","revised_prompt":"a cat"}',
-            id="K codex: image_generation_call",
-        ),
+            '[web_search_call] {"action":{"type":"search","query":"q"}}', id="K codex: web_search_call"),
+        pytest.param({"type": "image_generation_call", "id": "i", "result": SIGNED, "revised_prompt": "a cat"},
+            '[image_generation_call] {"result":"...","revised_prompt":"a cat"}', id="K codex: image_generation_call"),
         pytest.param(
             {"type": "mcp_call", "id": "m", "name": "n", "server_label": "s", "arguments": "{}", "output": "x"},
-            '[mcp_call] {"name":"n","server_label":"s","arguments":"{}","output":"x"}',
-            id="K openai: mcp_call",
-        ),
-        pytest.param(
-            {"type": "local_shell_call", "call_id": "l", "action": {"command": ["ls"]}},
-            '[local_shell_call] {"call_id":"l","action":{"command":["ls"]}}',
-            id="K codex: local_shell_call",
-        ),
+            '[mcp_call] {"name":"n","server_label":"s","arguments":"{}","output":"x"}', id="K openai: mcp_call"),
+        pytest.param({"type": "local_shell_call", "call_id": "l", "action": {"command": ["ls"]}},
+            '[local_shell_call] {"call_id":"l","action":{"command":["ls"]}}', id="K codex: local_shell_call"),
     ],
-)
+)  # fmt: skip
 async def test_items_of_openai_become_text(item: dict[str, Any], text: str) -> None:
     assert await note(RESPONSES, "assistant", item) == text
 
@@ -481,19 +437,14 @@ async def test_what_stands_for_a_lost_chat_is_refused(item: dict[str, Any]) -> N
     ("path", "tool", "switch"),
     [
         pytest.param(RESPONSES, {"type": "web_search"}, 'web_search = "disabled" in config.toml', id="N codex"),
-        pytest.param(
-            RESPONSES,
-            {"type": "image_generation", "output_format": "png"},
-            "image_generation = false below [features]",
-            id="N codex: image_generation",
-        ),
+        pytest.param(RESPONSES, {"type": "image_generation", "output_format": "png"},
+            "image_generation = false below [features]", id="N codex: image_generation"),
         pytest.param(RESPONSES, {"type": "mcp", "server_label": "s"}, "declare your own", id="N openai: mcp"),
         pytest.param(RESPONSES, {"type": "local_shell"}, "declare your own", id="N codex: local_shell"),
-        pytest.param(
-            MESSAGES, {"type": "web_search_20250305", "name": "web_search"}, "deny WebSearch", id="N claude code"
-        ),
+        pytest.param(MESSAGES, {"type": "web_search_20250305", "name": "web_search"}, "deny WebSearch",
+            id="N claude code"),
     ],
-)
+)  # fmt: skip
 async def test_tools_that_vendors_run_are_refused(path: str, tool: dict[str, Any], switch: str) -> None:
     answer, calls = await sent(path, {**_CALL[path], "tools": [tool]}, Delta("ok"))
     assert (answer.status, calls) == (400, [])

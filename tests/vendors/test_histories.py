@@ -311,10 +311,8 @@ def test_a_result_belongs_to_the_last_call_of_its_id() -> None:
 
 ORDERS: list[Any] = [
     pytest.param([calling(("a", "{}")), calling(("b", "{}")), result("a"), result("b")], id="K Messages: two turns"),
-    pytest.param(
-        [Message("assistant", "one", [ToolCall("a", FunctionCall("f", "{}"))]), calling(("b", "{}")), result("b"),
-         result("a")], id="P Responses: comments between calls",
-    ),
+    pytest.param([Message("assistant", "one", [ToolCall("a", FunctionCall("f", "{}"))]), calling(("b", "{}")),
+            result("b"), result("a")], id="P Responses: comments between calls"),
     pytest.param([calling(("a", "{}")), Message("developer", "now"), result("a")], id="N Codex: a developer between"),
     pytest.param([calling(("a", "{}")), Message("user", "wait"), result("a")], id="N Codex: the user between"),
     pytest.param([calling(("a", "{}"), ("b", "{}")), result("b"), result("a")], id="N Codex: as tools end"),
@@ -373,63 +371,40 @@ SCHEMAS: list[Any] = [
     pytest.param(OBJECT, PROPERTIES, id="F MCP's Go SDK: an object, and nothing else"),
     pytest.param({}, PROPERTIES, id="F empty"),
     pytest.param(None, PROPERTIES, id="F none"),
-    pytest.param(
-        {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Empty", "type": "object"},
+    pytest.param({"$schema": "http://json-schema.org/draft-07/schema#", "title": "Empty", "type": "object"},
         {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Empty", **PROPERTIES},
-        id="F openai-agents: with a title",
-    ),
+        id="F openai-agents: with a title"),
     pytest.param({"$schema": "x"}, {"$schema": "x", **PROPERTIES}, id="F Claude's agent SDK: $schema alone"),
     pytest.param({"properties": {"a": STRING}}, {**OBJECT, "properties": {"a": STRING}}, id="F no type"),
     pytest.param({"type": None}, PROPERTIES, id="F a type of null"),
     pytest.param({"type": ["object", "null"]}, PROPERTIES, id="F Codex: a nullable root"),
     pytest.param({"anyOf": [PROPERTIES, {"type": "null"}]}, PROPERTIES, id="F grok2api: a root of object or null"),
     pytest.param({**OBJECT, "properties": None, "required": None}, PROPERTIES, id="F PraisonAI: required is null"),
-    pytest.param(
-        {"$ref": "#/definitions/F", "definitions": {"F": {**OBJECT, "properties": {"a": STRING}}}},
+    pytest.param({"$ref": "#/definitions/F", "definitions": {"F": {**OBJECT, "properties": {"a": STRING}}}},
         {**OBJECT, "properties": {"a": STRING}, "definitions": {"F": {**OBJECT, "properties": {"a": STRING}}}},
-        id="F zod-to-json-schema: a root that is a reference",
-    ),
-    pytest.param(
-        {**OBJECT, "properties": {"a": {"type": "array"}}},
-        {**OBJECT, "properties": {"a": {"type": "array", "items": {}}}},
-        id="F ruflo: an array without items",
-    ),
-    pytest.param(
-        {**OBJECT, "properties": {"a": {"anyOf": [{"type": ["array", "null"]}, {"type": "string"}]}}},
+        id="F zod-to-json-schema: a root that is a reference"),
+    pytest.param({**OBJECT, "properties": {"a": {"type": "array"}}},
+        {**OBJECT, "properties": {"a": {"type": "array", "items": {}}}}, id="F ruflo: an array without items"),
+    pytest.param({**OBJECT, "properties": {"a": {"anyOf": [{"type": ["array", "null"]}, {"type": "string"}]}}},
         {**OBJECT, "properties": {"a": {"anyOf": [{"type": ["array", "null"], "items": {}}, {"type": "string"}]}}},
-        id="F scrapling: an array within anyOf",
-    ),
-    pytest.param(
-        {**OBJECT, "properties": {"p": {"additionalProperties": {"type": "array"}}}},
+        id="F scrapling: an array within anyOf"),
+    pytest.param({**OBJECT, "properties": {"p": {"additionalProperties": {"type": "array"}}}},
         {**OBJECT, "properties": {"p": {"additionalProperties": {"type": "array", "items": {}}}}},
-        id="F docker: an array within additionalProperties",
-    ),
-    pytest.param(
-        {**OBJECT, "properties": {"a": {"type": "array", "prefixItems": [STRING]}}},
+        id="F docker: an array within additionalProperties"),
+    pytest.param({**OBJECT, "properties": {"a": {"type": "array", "prefixItems": [STRING]}}},
         {**OBJECT, "properties": {"a": {"type": "array", "prefixItems": [STRING], "items": {}}}},
-        id="F pydantic: a tuple",
-    ),
-    pytest.param(
-        {**OBJECT, "properties": {"a": {"type": "array", "items": [{"type": "string"}]}}},
+        id="F pydantic: a tuple"),
+    pytest.param({**OBJECT, "properties": {"a": {"type": "array", "items": [{"type": "string"}]}}},
         {**OBJECT, "properties": {"a": {"type": "array", "prefixItems": [{"type": "string"}], "items": {}}}},
-        id="F draft 7: a tuple",
-    ),
-    pytest.param(
-        {**OBJECT, "properties": {"a": OBJECT}},
-        {**OBJECT, "properties": {"a": PROPERTIES}},
-        id="F rig: a nested object alone",
-    ),
-    pytest.param(
-        {**OBJECT, "properties": {"a": True}}, {**OBJECT, "properties": {"a": {}}}, id="F Hermes: a boolean schema"
-    ),
-    pytest.param(
-        {**OBJECT, "properties": {"coin": {"type": "string"}, "required": ["coin"]}},
-        {**OBJECT, "properties": {"coin": STRING}},
-        id="F Hyperliquid: required within properties",
-    ),
-    pytest.param(
-        {**OBJECT, "properties": KEYWORDS}, {**OBJECT, "properties": KEYWORDS}, id="F Notion: names that are keywords"
-    ),
+        id="F draft 7: a tuple"),
+    pytest.param({**OBJECT, "properties": {"a": OBJECT}}, {**OBJECT, "properties": {"a": PROPERTIES}},
+        id="F rig: a nested object alone"),
+    pytest.param({**OBJECT, "properties": {"a": True}}, {**OBJECT, "properties": {"a": {}}},
+        id="F Hermes: a boolean schema"),
+    pytest.param({**OBJECT, "properties": {"coin": {"type": "string"}, "required": ["coin"]}},
+        {**OBJECT, "properties": {"coin": STRING}}, id="F Hyperliquid: required within properties"),
+    pytest.param({**OBJECT, "properties": KEYWORDS}, {**OBJECT, "properties": KEYWORDS},
+        id="F Notion: names that are keywords"),
 ]  # fmt: skip
 
 
@@ -651,34 +626,6 @@ async def test_what_one_protocol_made_goes_to_each_other(
     assert not any(mark in sent.raw.decode() for mark in others), "reasoning goes to its own vendor alone"
     if maker == taker != "chat":
         assert THOUGHTS[taker] in sent.raw.decode()
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("taker", MODELS)
-async def test_an_agent_falls_back_to_any_vendor_within_a_run(
-    taker: str, fake: Upstream, upstreams: list[HttpProvider]
-) -> None:
-    """A model with odd ids and arguments makes two turns, then fails."""
-    turns = [[("", ""), ("x" * 46, '{"order": 7')], [("x" * 46, "null"), ("call.2", " ")]]
-
-    async def odd(call: UpstreamCall) -> Any:
-        if not turns:
-            raise RuntimeError("down")
-        turn = turns.pop(0)
-        deltas = [ToolDelta(place, text, id, "look") for place, (id, text) in enumerate(turn)]
-        return [*deltas, Finish("tool_calls")]
-
-    def look() -> str:
-        return "seen"
-
-    model = Model(id="odd/one", modalities=("text", "tool"), quality=0.9, pricing_per_1m=Pricing(1.0, 1.0))
-    providers: list[Any] = [CallableProvider(odd, models=[model]), *upstreams]
-    async with Router(providers=providers, catalogue=Catalogue(())) as router:
-        run: Any = {"prefer": "odd/one", "fallback": {"models": [MODELS[taker].id], "maxRetries": 0}}
-        answer = await Agent(router, tools=[look], max_steps=10, **run).run("go")
-    assert answer.status == "partial", "the fake never stops to call"
-    assert fake.problems == []
-    assert {protocol_of(request) for request in fake.requests} == {taker}
 
 
 # --- any history

@@ -139,14 +139,11 @@ def pages(*cursors: Any) -> Server:
         pytest.param(lambda: pages(7), 1, [None], id="G a number as cursor"),
         pytest.param(lambda: pages("a", "a"), 2, [None, "a"], id="G codebase-memory-mcp: a cursor that never moves"),
         pytest.param(lambda: pages("a", "b", "a"), 3, [None, "a", "b"], id="G cursors in a circle"),
+        pytest.param(lambda: Server(lambda cursor: {"tools": [named("t")], "nextCursor": f"{cursor}x"}), 1,
+            [None, "Nonex"], id="G a new cursor for the same tools, for ever"),
         pytest.param(
-            lambda: Server(lambda cursor: {"tools": [named("t")], "nextCursor": f"{cursor}x"}), 1, [None, "Nonex"],
-            id="G a new cursor for the same tools, for ever",
-        ),
-        pytest.param(
-            lambda: Server(lambda at: {"tools": [named("t")] if at else [], "nextCursor": None if at else "a"}),
-            1, [None, "a"], id="G an empty first page",
-        ),
+            lambda: Server(lambda at: {"tools": [named("t")] if at else [], "nextCursor": None if at else "a"}), 1,
+            [None, "a"], id="G an empty first page"),
         pytest.param(lambda: Server(lambda cursor: {"tools": None}), 0, [None], id="G Go: null for no tools"),
         pytest.param(lambda: Server(lambda cursor: {}), 0, [None], id="G no list at all"),
     ],
@@ -203,17 +200,12 @@ async def test_a_bad_tool_is_left_out_with_a_warning(tool: Any, words: str, capl
         pytest.param(named("t", description=None), None, EMPTY, id="G no description"),
         pytest.param(named("t", description=7), None, EMPTY, id="G a number as description"),
         pytest.param(named("t", description="x" * 20_000), "x" * 16_000, EMPTY, id="G a long description"),
-        pytest.param(
-            {"name": "t", "inputSchema": {"type": "object", "properties": 7}}, None, EMPTY, id="G properties are none"
-        ),
-        pytest.param(
-            {"name": "t", "inputSchema": {"type": "object", "properties": {"a": True}, "required": None}},
-            None, {"type": "object", "properties": {"a": {}}}, id="G Hermes, PraisonAI: odd schemas",
-        ),
-        pytest.param(
-            named("t", annotations=3, outputSchema=4, icons=5, title=6, _meta=7, execution=8), None, EMPTY,
-            id="G other fields of wrong types",
-        ),
+        pytest.param({"name": "t", "inputSchema": {"type": "object", "properties": 7}}, None, EMPTY,
+            id="G properties are none"),
+        pytest.param({"name": "t", "inputSchema": {"type": "object", "properties": {"a": True}, "required": None}},
+            None, {"type": "object", "properties": {"a": {}}}, id="G Hermes, PraisonAI: odd schemas"),
+        pytest.param(named("t", annotations=3, outputSchema=4, icons=5, title=6, _meta=7, execution=8), None, EMPTY,
+            id="G other fields of wrong types"),
     ],
 )  # fmt: skip
 async def test_what_a_tool_leaves_out_is_completed(tool: Any, description: Any, schema: Any) -> None:
@@ -239,17 +231,13 @@ async def test_a_tool_that_is_listed_twice_is_taken_once(caplog: pytest.LogCaptu
         pytest.param({"content": None, "structuredContent": {"n": 1}}, {"n": 1}, id="G Go: content is null"),
         pytest.param({"content": None}, "", id="G nothing"),
         pytest.param({"content": [], "structuredContent": {}}, {}, id="G openai-agents: empty and structured"),
-        pytest.param(
-            {"content": [{"type": "text", "text": "t"}], "structuredContent": {}}, "t", id="G a text beside nothing"
-        ),
-        pytest.param(
-            {"content": [{"type": "text", "text": "t"}], "structuredContent": None, "isError": None}, "t", id="G nulls"
-        ),
+        pytest.param({"content": [{"type": "text", "text": "t"}], "structuredContent": {}}, "t",
+            id="G a text beside nothing"),
+        pytest.param({"content": [{"type": "text", "text": "t"}], "structuredContent": None, "isError": None}, "t",
+            id="G nulls"),
         pytest.param({"content": [], "isError": True}, ToolFailed("without a message"), id="G an error without words"),
-        pytest.param(
-            {"content": [], "isError": True, "structuredContent": {"code": 7}}, ToolFailed('{"code":7}'),
-            id="G a structured error",
-        ),
+        pytest.param({"content": [], "isError": True, "structuredContent": {"code": 7}}, ToolFailed('{"code":7}'),
+            id="G a structured error"),
         pytest.param({"content": [{"type": "text", "text": "no"}], "isError": True}, ToolFailed("no"), id="G an error"),
         pytest.param({"content": 5}, ToolFailed("the protocol does not allow"), id="G no result"),
     ],

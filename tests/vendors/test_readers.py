@@ -158,284 +158,115 @@ def tokens(**fields: Any) -> dict[str, Any]:
 
 ROWS: list[Any] = [
     # --- A
-    pytest.param(
-        chat,
-        [delta("one ", "stop"), delta("two ", "stop"), delta("three", "stop"), DONE],
-        Whole("one two three"),
-        id="A one-api: stop with every piece",
-    ),
-    pytest.param(
-        chat, [delta("one ", "stop"), delta("two", "stop")], Whole("one two"), id="A local servers: and without a mark"
-    ),
-    pytest.param(
-        chat,
-        [delta("", "stop"), delta("one "), delta("two"), DONE],
-        Whole("one two"),
-        id="A gateways: stop with an empty first piece",
-    ),
-    pytest.param(
-        chat,
-        [delta("", "stop", role="assistant"), delta("one"), delta("", "length"), DONE],
-        Whole("one", reason="length"),
-        id="A gateways: another one at the end",
-    ),
-    pytest.param(
-        chat,
-        [delta("hi", "stop"), call(0, '{"x": 1}', "a", "f"), DONE],
-        Whole("hi", (("f", '{"x": 1}'),), "tool_calls"),
-        id="A SGLang: stop, then a tool call",
-    ),
-    pytest.param(
-        chat,
-        [
-            call(0, "", "a", "f", "tool_calls"),
-            call(0, '{"x"', finish="tool_calls"),
-            call(0, ": 1}", finish="tool_calls"),
-            DONE,
-        ],
-        Whole("", (("f", '{"x": 1}'),), "tool_calls"),
-        id="A Qwen: tool_calls with every piece of the arguments",
-    ),
-    pytest.param(
-        chat, [delta("a", "length"), delta("b"), delta("", "stop"), DONE], Whole("ab"), id="A any: length, more, stop"
-    ),
-    pytest.param(
-        chat,
-        [delta("a"), delta("b", "length"), delta("", "stop"), DONE],
-        Whole("ab", reason="length"),
-        id="A new-api: its own stop after the vendor's length",
-    ),
-    pytest.param(
-        chat,
-        [delta("a", "length"), delta("b", "length"), delta("", "stop"), DONE],
-        Whole("ab", reason="length"),
-        id="A new-api: its own stop after length with every piece",
-    ),
-    pytest.param(
-        chat,
-        [delta("a", "stop"), delta("", "length"), DONE],
-        Whole("a", reason="length"),
-        id="A any: stop, then length",
-    ),
-    pytest.param(
-        chat,
-        [delta("a", "null"), delta("b", "None"), delta("", ""), delta("", "stop"), counts(), DONE],
-        Whole("ab"),
-        id="A Alibaba: the word null until the end",
-    ),
-    pytest.param(
-        chat, [delta("a"), delta("", "stop"), delta("", "null"), DONE], Whole("a"), id="A Alibaba: null after the end"
-    ),
+    pytest.param(chat, [delta("one ", "stop"), delta("two ", "stop"), delta("three", "stop"), DONE],
+        Whole("one two three"), id="A one-api: stop with every piece"),
+    pytest.param(chat, [delta("one ", "stop"), delta("two", "stop")], Whole("one two"),
+        id="A local servers: and without a mark"),
+    pytest.param(chat, [delta("", "stop"), delta("one "), delta("two"), DONE], Whole("one two"),
+        id="A gateways: stop with an empty first piece"),
+    pytest.param(chat, [delta("", "stop", role="assistant"), delta("one"), delta("", "length"), DONE],
+        Whole("one", reason="length"), id="A gateways: another one at the end"),
+    pytest.param(chat, [delta("hi", "stop"), call(0, '{"x": 1}', "a", "f"), DONE],
+        Whole("hi", (("f", '{"x": 1}'),), "tool_calls"), id="A SGLang: stop, then a tool call"),
+    pytest.param(chat,
+        [call(0, "", "a", "f", "tool_calls"), call(0, '{"x"', finish="tool_calls"),
+            call(0, ": 1}", finish="tool_calls"), DONE], Whole("", (("f", '{"x": 1}'),), "tool_calls"),
+        id="A Qwen: tool_calls with every piece of the arguments"),
+    pytest.param(chat, [delta("a", "length"), delta("b"), delta("", "stop"), DONE], Whole("ab"),
+        id="A any: length, more, stop"),
+    pytest.param(chat, [delta("a"), delta("b", "length"), delta("", "stop"), DONE], Whole("ab", reason="length"),
+        id="A new-api: its own stop after the vendor's length"),
+    pytest.param(chat, [delta("a", "length"), delta("b", "length"), delta("", "stop"), DONE],
+        Whole("ab", reason="length"), id="A new-api: its own stop after length with every piece"),
+    pytest.param(chat, [delta("a", "stop"), delta("", "length"), DONE], Whole("a", reason="length"),
+        id="A any: stop, then length"),
+    pytest.param(chat, [delta("a", "null"), delta("b", "None"), delta("", ""), delta("", "stop"), counts(), DONE],
+        Whole("ab"), id="A Alibaba: the word null until the end"),
+    pytest.param(chat, [delta("a"), delta("", "stop"), delta("", "null"), DONE], Whole("a"),
+        id="A Alibaba: null after the end"),
     pytest.param(chat, [delta("a", "null"), DONE], "truncated", id="A Alibaba: null alone"),
-    pytest.param(
-        chat,
-        [delta("a", "error"), delta("b"), delta("", "stop"), DONE],
-        "truncated",
-        id="A OpenRouter: an error inside",
-    ),
+    pytest.param(chat, [delta("a", "error"), delta("b"), delta("", "stop"), DONE], "truncated",
+        id="A OpenRouter: an error inside"),
     pytest.param(chat, [delta("a", "stop"), delta("b", "abort"), DONE], "truncated", id="A vLLM: abort after stop"),
-    pytest.param(
-        chat,
-        [delta("a", "stop"), {"choices": [], "error": {"message": "boom"}}],
-        "malformed",
-        id="A any: error after stop",
-    ),
-    pytest.param(
-        chat,
-        [delta("a", "content_filter"), delta("", "stop"), DONE],
-        Whole("a", reason="content_filter"),
-        id="A Azure: filtered, then stop",
-    ),
-    pytest.param(
-        blocks,
-        [
-            started(input_tokens=9),
-            begin(0, TEXT),
-            piece(0, text="one "),
-            stop("end_turn"),
-            piece(0, text="two"),
-            begin(1, {"type": "tool_use", "id": "a", "name": "f", "input": {}}),
-            piece(1, partial_json='{"x": 1}'),
-            {"type": "content_block_stop", "index": 1},
-            STOPPED,
-        ],
-        Whole("one two", (("f", '{"x": 1}'),), "tool_calls"),
-        id="A proxies of Anthropic: blocks after an early reason",
-    ),
-    pytest.param(
-        blocks,
+    pytest.param(chat, [delta("a", "stop"), {"choices": [], "error": {"message": "boom"}}], "malformed",
+        id="A any: error after stop"),
+    pytest.param(chat, [delta("a", "content_filter"), delta("", "stop"), DONE], Whole("a", reason="content_filter"),
+        id="A Azure: filtered, then stop"),
+    pytest.param(blocks,
+        [started(input_tokens=9), begin(0, TEXT), piece(0, text="one "), stop("end_turn"), piece(0, text="two"),
+            begin(1, {"type": "tool_use", "id": "a", "name": "f", "input": {}}), piece(1, partial_json='{"x": 1}'),
+            {"type": "content_block_stop", "index": 1}, STOPPED], Whole("one two", (("f", '{"x": 1}'),), "tool_calls"),
+        id="A proxies of Anthropic: blocks after an early reason"),
+    pytest.param(blocks,
         [begin(0, TEXT), stop("end_turn"), piece(0, text="a"), stop("max_tokens"), stop(None), STOPPED],
-        Whole("a", reason="length"),
-        id="A proxies of Anthropic: a second reason",
-    ),
-    pytest.param(
-        blocks,
+        Whole("a", reason="length"), id="A proxies of Anthropic: a second reason"),
+    pytest.param(blocks,
         [begin(0, {"type": "tool_use", "id": "a", "name": "f", "input": {"x": 1}}), stop("tool_use"), STOPPED],
-        Whole("", (("f", '{"x":1}'),), "tool_calls"),
-        id="A proxies of Anthropic: a block without its end",
-    ),
-    pytest.param(
-        blocks, [begin(0, TEXT), piece(0, text="a"), stop("end_turn"), DONE], Whole("a"), id="A proxies: [DONE]"
-    ),
-    pytest.param(
-        blocks,
+        Whole("", (("f", '{"x":1}'),), "tool_calls"), id="A proxies of Anthropic: a block without its end"),
+    pytest.param(blocks, [begin(0, TEXT), piece(0, text="a"), stop("end_turn"), DONE], Whole("a"),
+        id="A proxies: [DONE]"),
+    pytest.param(blocks,
         [begin(0, {"type": "tool_use", "id": "a", "name": "f", "input": '{"x": 1}'}), stop("tool_use"), STOPPED],
-        Whole("", (("f", '{"x": 1}'),), "tool_calls"),
-        id="C claude-code-proxy: an input that is a text",
-    ),
-    pytest.param(
-        chat,
-        [b"", delta("a"), b" ", delta("b"), b"null", delta("", "stop"), b"", DONE],
-        Whole("ab"),
-        id="A AgentRouter, gateways: events of null or nothing between the pieces",
-    ),
-    pytest.param(
-        blocks,
-        [b"", begin(0, TEXT), b"", piece(0, text="a"), stop("end_turn"), b"", STOPPED],
-        Whole("a"),
-        id="A proxies of Anthropic: empty events",
-    ),
+        Whole("", (("f", '{"x": 1}'),), "tool_calls"), id="C claude-code-proxy: an input that is a text"),
+    pytest.param(chat, [b"", delta("a"), b" ", delta("b"), b"null", delta("", "stop"), b"", DONE], Whole("ab"),
+        id="A AgentRouter, gateways: events of null or nothing between the pieces"),
+    pytest.param(blocks, [b"", begin(0, TEXT), b"", piece(0, text="a"), stop("end_turn"), b"", STOPPED], Whole("a"),
+        id="A proxies of Anthropic: empty events"),
     pytest.param(gemini, [b"", content("a"), b"", content("b", finish="STOP"), b""], Whole("ab"), id="A Gemini: too"),
-    pytest.param(
-        gemini,
+    pytest.param(gemini,
         [content(finish="STOP"), content("a"), content("b", finish="STOP"), content(finish="MAX_TOKENS")],
-        Whole("ab", reason="length"),
-        id="A CLIProxyAPI: STOP with empty blocks",
-    ),
+        Whole("ab", reason="length"), id="A CLIProxyAPI: STOP with empty blocks"),
     pytest.param(gemini, [content("a", finish="STOP"), content("b")], Whole("ab"), id="A Gemini: STOP before the end"),
-    pytest.param(
-        gemini,
-        [content("a", finish="FINISH_REASON_UNSPECIFIED"), content("b", finish="STOP"), DONE],
-        Whole("ab"),
-        id="A Gemini: unspecified until the end, and an end mark",
-    ),
-    pytest.param(
-        gemini, [content("a", finish="OTHER"), content("b", finish="STOP")], "truncated", id="A Gemini: OTHER"
-    ),
+    pytest.param(gemini, [content("a", finish="FINISH_REASON_UNSPECIFIED"), content("b", finish="STOP"), DONE],
+        Whole("ab"), id="A Gemini: unspecified until the end, and an end mark"),
+    pytest.param(gemini, [content("a", finish="OTHER"), content("b", finish="STOP")], "truncated",
+        id="A Gemini: OTHER"),
     # --- D
-    pytest.param(
-        chat,
-        [delta("hello \ud83d"), delta("\ude00 bye"), delta("", "stop"), DONE],
-        Whole(f"hello {EM} bye"),
-        id="D Node gateways: a text cut by UTF-16 units",
-    ),
-    pytest.param(
-        chat,
-        [
-            delta("\ud83d"),
-            counts(),
-            delta(""),
-            delta("\ude00\ud83d"),
-            delta("\ude00", "stop", content_filter_results={}),
-            DONE,
-        ],
-        Whole(EM * 2),
-        id="D Node gateways: with usage between",
-    ),
-    pytest.param(
-        chat, [delta("a\ud83d"), delta("b\ude00", "stop"), DONE], Whole("a\ufffdb\ufffd"), id="D any: no other half"
-    ),
+    pytest.param(chat, [delta("hello \ud83d"), delta("\ude00 bye"), delta("", "stop"), DONE], Whole(f"hello {EM} bye"),
+        id="D Node gateways: a text cut by UTF-16 units"),
+    pytest.param(chat,
+        [delta("\ud83d"), counts(), delta(""), delta("\ude00\ud83d"),
+            delta("\ude00", "stop", content_filter_results={}), DONE], Whole(EM * 2),
+        id="D Node gateways: with usage between"),
+    pytest.param(chat, [delta("a\ud83d"), delta("b\ude00", "stop"), DONE], Whole("a\ufffdb\ufffd"),
+        id="D any: no other half"),
     pytest.param(chat, [delta("a\ud83d"), delta("", "stop"), DONE], Whole("a\ufffd"), id="D any: a half at the end"),
     pytest.param(chat, [delta("a\ud83d", "stop")], Whole("a\ufffd"), id="D any: a half at the end without a mark"),
-    pytest.param(
-        chat,
-        [delta("a\ud83d"), call(0, "{}", "c", "f"), delta("\ude00", "stop"), DONE],
-        Whole("a\ufffd\ufffd", (("f", "{}"),), "tool_calls"),
-        id="D any: a tool call between",
-    ),
-    pytest.param(
-        chat,
-        [
-            delta(reasoning_content="hm \ud83d"),
-            delta(reasoning_content="\ude00"),
-            delta("a\ud83d"),
-            delta("\ude00", "stop"),
-            DONE,
-        ],
-        Whole(f"a{EM}", thought=f"hm {EM}"),
-        id="D Node gateways: reasoning",
-    ),
-    pytest.param(
-        chat,
-        [delta(reasoning_content="hm \ud83d"), delta("\ude00", "stop"), DONE],
-        Whole("\ufffd", thought="hm \ufffd"),
-        id="D any: halves of two texts",
-    ),
-    pytest.param(
-        chat,
-        [
-            call(0, '{"x": "\ud83d', "a", "f"),
-            call(1, '{"y": "\ud83d', "b", "g"),
-            call(0, '\ude00"}'),
-            call(1, '\ude00"}'),
-            delta(finish="tool_calls"),
-            DONE,
-        ],
+    pytest.param(chat, [delta("a\ud83d"), call(0, "{}", "c", "f"), delta("\ude00", "stop"), DONE],
+        Whole("a\ufffd\ufffd", (("f", "{}"),), "tool_calls"), id="D any: a tool call between"),
+    pytest.param(chat,
+        [delta(reasoning_content="hm \ud83d"), delta(reasoning_content="\ude00"), delta("a\ud83d"),
+            delta("\ude00", "stop"), DONE], Whole(f"a{EM}", thought=f"hm {EM}"), id="D Node gateways: reasoning"),
+    pytest.param(chat, [delta(reasoning_content="hm \ud83d"), delta("\ude00", "stop"), DONE],
+        Whole("\ufffd", thought="hm \ufffd"), id="D any: halves of two texts"),
+    pytest.param(chat,
+        [call(0, '{"x": "\ud83d', "a", "f"), call(1, '{"y": "\ud83d', "b", "g"), call(0, '\ude00"}'),
+            call(1, '\ude00"}'), delta(finish="tool_calls"), DONE],
         Whole("", (("f", f'{{"x": "{EM}"}}'), ("g", f'{{"y": "{EM}"}}')), "tool_calls"),
-        id="D Node gateways: arguments, interleaved",
-    ),
-    pytest.param(
-        chat,
-        [call(0, "{}", "\ud83d", "f\ud83d"), delta(finish="tool_calls"), DONE],
-        Whole("", (("f\ufffd", "{}"),), "tool_calls"),
-        id="D any: a tool's name",
-    ),
-    pytest.param(
-        chat,
-        [delta("a") | {"logprobs": [{"token": "\ud83d"}]}, delta("b", "stop") | {"x": "\ude00"}, DONE],
-        Whole("ab"),
-        id="D vLLM: logprobs",
-    ),
-    pytest.param(
-        chat,
-        [b'{"choices": [{"delta": {"content": "a"}, "logprobs": NaN, "finish_reason": "stop"}]}', DONE],
-        Whole("a"),
-        id="D vLLM: NaN in a field nobody reads",
-    ),
-    pytest.param(
-        chat,
-        [
-            b'{"choices": [{"delta": {"content": "hi \xf0\x9f"}}]}',
-            b'{"choices": [{"delta": {"content": "\x98\x80!"}}]}',
-            delta("", "stop"),
-            DONE,
-        ],
-        Whole(f"hi {EM}!"),
-        id="D llama.cpp: a text cut by bytes",
-    ),
-    pytest.param(
-        chat,
-        [b'{"choices": [{"delta": {"content": "\xed\xa0 \xff"}, "finish_reason": "stop"}]}', DONE],
-        Whole("\ufffd\ufffd \ufffd"),
-        id="D bytes that are no UTF-8",
-    ),
-    pytest.param(
-        blocks,
-        [
-            begin(0, {"type": "thinking", "thinking": ""}),
-            piece(0, thinking="hm \ud83d"),
-            piece(0, thinking="\ude00\ud83d"),
-            {"type": "content_block_stop", "index": 0},
-            begin(1, TEXT),
-            piece(1, text="a \ud83d"),
-            {"type": "ping"},
-            piece(1, text="\ude00"),
-            begin(2, {"type": "tool_use", "id": "a", "name": "f"}),
-            piece(2, partial_json='{"x": "\ud83d'),
-            piece(2, partial_json='\ude00"}'),
-            stop("tool_use"),
-            STOPPED,
-        ],
+        id="D Node gateways: arguments, interleaved"),
+    pytest.param(chat, [call(0, "{}", "\ud83d", "f\ud83d"), delta(finish="tool_calls"), DONE],
+        Whole("", (("f\ufffd", "{}"),), "tool_calls"), id="D any: a tool's name"),
+    pytest.param(chat, [delta("a") | {"logprobs": [{"token": "\ud83d"}]}, delta("b", "stop") | {"x": "\ude00"}, DONE],
+        Whole("ab"), id="D vLLM: logprobs"),
+    pytest.param(chat, [b'{"choices": [{"delta": {"content": "a"}, "logprobs": NaN, "finish_reason": "stop"}]}', DONE],
+        Whole("a"), id="D vLLM: NaN in a field nobody reads"),
+    pytest.param(chat,
+        [b'{"choices": [{"delta": {"content": "hi \xf0\x9f"}}]}', b'{"choices": [{"delta": {"content": "\x98\x80!"}}]}',
+            delta("", "stop"), DONE], Whole(f"hi {EM}!"), id="D llama.cpp: a text cut by bytes"),
+    pytest.param(chat, [b'{"choices": [{"delta": {"content": "\xed\xa0 \xff"}, "finish_reason": "stop"}]}', DONE],
+        Whole("\ufffd\ufffd \ufffd"), id="D bytes that are no UTF-8"),
+    pytest.param(blocks,
+        [begin(0, {"type": "thinking", "thinking": ""}), piece(0, thinking="hm \ud83d"),
+            piece(0, thinking="\ude00\ud83d"), {"type": "content_block_stop", "index": 0}, begin(1, TEXT),
+            piece(1, text="a \ud83d"), {"type": "ping"}, piece(1, text="\ude00"),
+            begin(2, {"type": "tool_use", "id": "a", "name": "f"}), piece(2, partial_json='{"x": "\ud83d'),
+            piece(2, partial_json='\ude00"}'), stop("tool_use"), STOPPED],
         Whole(f"a {EM}", (("f", f'{{"x": "{EM}"}}'),), "tool_calls", f"hm {EM}\ufffd"),
-        id="D proxies of Anthropic: thought, text and arguments",
-    ),
-    pytest.param(
-        gemini,
+        id="D proxies of Anthropic: thought, text and arguments"),
+    pytest.param(gemini,
         [content("a \ud83d"), content("\ude00", {"text": "hm \ud83d", "thought": True}, finish="STOP")],
-        Whole(f"a {EM}", thought="hm \ufffd"),
-        id="D proxies of Gemini: text and thought",
-    ),
-]
+        Whole(f"a {EM}", thought="hm \ufffd"), id="D proxies of Gemini: text and thought"),
+]  # fmt: skip
 
 
 @table(("reader", "events", "expected"), [row for row in ROWS if not str(row.id).startswith("D")])
@@ -457,27 +288,14 @@ def check(reader: Callable[[], Reader], events: list[Any], expected: Whole | str
 # --- D, in one document
 
 DOCUMENTS: list[Any] = [
-    pytest.param(
-        chat,
-        {
-            "choices": [
-                {"message": {"content": "a\ud83d\ude00\ud83d", "reasoning_content": "\ude00"}, "finish_reason": "stop"}
-            ]
-        },
-        Whole(f"a{EM}\ufffd", thought="\ufffd"),
-        id="D vLLM, plain",
-    ),
-    pytest.param(
-        blocks,
-        {
-            "content": [{"type": "thinking", "thinking": "\ud83d"}, {"type": "text", "text": "a\ud83d"}],
-            "stop_reason": "end_turn",
-        },
-        Whole("a\ufffd", thought="\ufffd"),
-        id="D Anthropic, plain",
-    ),
+    pytest.param(chat,
+        {"choices": [{"message": {"content": "a\ud83d\ude00\ud83d", "reasoning_content": "\ude00"},
+                    "finish_reason": "stop"}]}, Whole(f"a{EM}\ufffd", thought="\ufffd"), id="D vLLM, plain"),
+    pytest.param(blocks,
+        {"content": [{"type": "thinking", "thinking": "\ud83d"}, {"type": "text", "text": "a\ud83d"}],
+            "stop_reason": "end_turn"}, Whole("a\ufffd", thought="\ufffd"), id="D Anthropic, plain"),
     pytest.param(gemini, content("a\ud83d", "\ude00", finish="STOP"), Whole(f"a{EM}"), id="D Gemini, plain"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("reader", "document", "expected"), DOCUMENTS)
@@ -553,9 +371,8 @@ BILLS: list[Any] = [
     pytest.param(chat, [SAID, counts(0, 0), DONE], Bill(None, None), id="B llama.cpp: 0/0"),
     pytest.param(chat, [SAID, counts(), counts(0, 0), DONE], Bill(9, 3), id="B one-api: zeros after the real usage"),
     pytest.param(chat, [counts(0, 0), SAID, counts(), DONE], Bill(9, 3), id="B DeepSeek: zeros before the real usage"),
-    pytest.param(
-        chat, [SAID | counts(0, 0) | {"choices": SAID["choices"]}, counts(), DONE], Bill(9, 3), id="B Kimi: beside"
-    ),
+    pytest.param(chat, [SAID | counts(0, 0) | {"choices": SAID["choices"]}, counts(), DONE], Bill(9, 3),
+        id="B Kimi: beside"),
     pytest.param(chat, [SAID, counts(9, 0), DONE], Bill(9, None), id="B any: output 0"),
     pytest.param(chat, [SAID, counts(), counts(9, 0), DONE], Bill(9, 3), id="B any: output 0 after the real one"),
     pytest.param(chat, [SAID, counts(9, "missing"), DONE], Bill(9, None), id="B any: no output"),
@@ -568,101 +385,50 @@ BILLS: list[Any] = [
     pytest.param(chat, [SAID, counts("9", "3"), DONE], Bill(9, 3), id="B gateways: texts"),
     pytest.param(chat, [SAID, counts(9.0, "3.0"), DONE], Bill(9, 3), id="B gateways: fractions"),
     pytest.param(chat, [SAID, counts(-1, 3), DONE], Bill(None, 3), id="B any: input -1"),
-    pytest.param(
-        chat, [SAID, counts(0, 0, input_tokens=9, output_tokens=3), DONE], Bill(9, 3), id="B new-api: other names"
-    ),
-    pytest.param(
-        chat, [SAID, {"choices": [], "usage": None}, counts(), DONE], Bill(9, 3), id="B vLLM: null, then real"
-    ),
-    pytest.param(
-        chat,
-        [{"choices": [SAID["choices"][0] | {"usage": {"prompt_tokens": 9, "completion_tokens": 3}}]}, DONE],
-        Bill(9, 3),
-        id="B Moonshot: in the choice",
-    ),
-    pytest.param(
-        chat,
-        [
-            delta("a") | {"usage": {"prompt_tokens": 9, "completion_tokens": 1}},
-            SAID | {"usage": {"prompt_tokens": 9, "completion_tokens": 3}},
-            DONE,
-        ],
-        Bill(9, 3),
-        id="B vLLM: sums with every piece",
-    ),
-    pytest.param(
-        chat, [call(0, '{"x": 1}', "a", "f"), delta(finish="stop"), counts(9, 0), DONE], Bill(9, None), id="B: a call"
-    ),
-    pytest.param(
-        chat,
-        [call(0, "{}", "a", "f"), delta(finish="stop") | {"usage": counts()["usage"]}, DONE],
-        Bill(9, 3),
-        id="B Ollama: a call without arguments",
-    ),
+    pytest.param(chat, [SAID, counts(0, 0, input_tokens=9, output_tokens=3), DONE], Bill(9, 3),
+        id="B new-api: other names"),
+    pytest.param(chat, [SAID, {"choices": [], "usage": None}, counts(), DONE], Bill(9, 3),
+        id="B vLLM: null, then real"),
+    pytest.param(chat,
+        [{"choices": [SAID["choices"][0] | {"usage": {"prompt_tokens": 9, "completion_tokens": 3}}]}, DONE], Bill(9, 3),
+        id="B Moonshot: in the choice"),
+    pytest.param(chat,
+        [delta("a") | {"usage": {"prompt_tokens": 9, "completion_tokens": 1}},
+            SAID | {"usage": {"prompt_tokens": 9, "completion_tokens": 3}}, DONE], Bill(9, 3),
+        id="B vLLM: sums with every piece"),
+    pytest.param(chat, [call(0, '{"x": 1}', "a", "f"), delta(finish="stop"), counts(9, 0), DONE], Bill(9, None),
+        id="B: a call"),
+    pytest.param(chat, [call(0, "{}", "a", "f"), delta(finish="stop") | {"usage": counts()["usage"]}, DONE], Bill(9, 3),
+        id="B Ollama: a call without arguments"),
     pytest.param(chat, [delta("", "stop"), counts(9, 0), DONE], Bill(9, 0), id="B OpenAI: an empty answer"),
-    pytest.param(
-        blocks,
-        [
-            started(input_tokens=0, output_tokens=0),
-            begin(0, TEXT),
-            piece(0, text=LONG),
-            stop("end_turn", input_tokens=9, output_tokens=3),
-            STOPPED,
-        ],
-        Bill(9, 3),
-        id="B GLM: at the end",
-    ),
-    pytest.param(
-        blocks,
-        [
-            started(input_tokens=9, output_tokens=1),
-            begin(0, TEXT),
-            piece(0, text=LONG),
-            stop("end_turn", input_tokens=0, output_tokens=0),
-            STOPPED,
-        ],
-        Bill(9, None),
-        id="B proxies of Anthropic: zeros at the end",
-    ),
-    pytest.param(
-        blocks,
-        [begin(0, TEXT), piece(0, text=LONG), stop("end_turn", output_tokens=3), STOPPED],
-        Bill(None, 3),
-        id="B proxies of Anthropic: no input",
-    ),
-    pytest.param(
-        blocks,
+    pytest.param(blocks,
+        [started(input_tokens=0, output_tokens=0), begin(0, TEXT), piece(0, text=LONG),
+            stop("end_turn", input_tokens=9, output_tokens=3), STOPPED], Bill(9, 3), id="B GLM: at the end"),
+    pytest.param(blocks,
+        [started(input_tokens=9, output_tokens=1), begin(0, TEXT), piece(0, text=LONG),
+            stop("end_turn", input_tokens=0, output_tokens=0), STOPPED], Bill(9, None),
+        id="B proxies of Anthropic: zeros at the end"),
+    pytest.param(blocks, [begin(0, TEXT), piece(0, text=LONG), stop("end_turn", output_tokens=3), STOPPED],
+        Bill(None, 3), id="B proxies of Anthropic: no input"),
+    pytest.param(blocks,
         [started(input_tokens=0, output_tokens=0), begin(0, TEXT), piece(0, text=LONG), stop("end_turn"), STOPPED],
-        Bill(None, None),
-        id="B proxies of Anthropic: 0/0",
-    ),
-    pytest.param(
-        gemini, [GEMINI, tokens(promptTokenCount=9, candidatesTokenCount=3)], Bill(9, 3), id="B Gemini: as it should be"
-    ),
-    pytest.param(
-        gemini, [GEMINI, tokens(promptTokenCount=0, candidatesTokenCount=0)], Bill(None, None), id="B Gemini: 0/0"
-    ),
+        Bill(None, None), id="B proxies of Anthropic: 0/0"),
+    pytest.param(gemini, [GEMINI, tokens(promptTokenCount=9, candidatesTokenCount=3)], Bill(9, 3),
+        id="B Gemini: as it should be"),
+    pytest.param(gemini, [GEMINI, tokens(promptTokenCount=0, candidatesTokenCount=0)], Bill(None, None),
+        id="B Gemini: 0/0"),
     pytest.param(gemini, [GEMINI, tokens(promptTokenCount=9)], Bill(9, None), id="B Gemini: no output"),
-    pytest.param(
-        gemini, [GEMINI, tokens(promptTokenCount=9, candidatesTokenCount=0)], Bill(9, None), id="B Gemini: output 0"
-    ),
+    pytest.param(gemini, [GEMINI, tokens(promptTokenCount=9, candidatesTokenCount=0)], Bill(9, None),
+        id="B Gemini: output 0"),
     pytest.param(gemini, [GEMINI, tokens(candidatesTokenCount=3)], Bill(None, 3), id="B Gemini: no input"),
-    pytest.param(
-        gemini, [GEMINI, tokens(promptTokenCount=9, totalTokenCount=12)], Bill(9, 3), id="B Gemini: in the total"
-    ),
-    pytest.param(
-        gemini,
-        [
-            GEMINI | {"usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 3}},
-            tokens(promptTokenCount=0, candidatesTokenCount=0),
-        ],
-        Bill(9, 3),
-        id="B Gemini: zeros after the real usage",
-    ),
-    pytest.param(
-        gemini, [GEMINI, tokens(promptTokenCount="9", candidatesTokenCount=3.0)], Bill(9, 3), id="B Gemini: texts"
-    ),
-]
+    pytest.param(gemini, [GEMINI, tokens(promptTokenCount=9, totalTokenCount=12)], Bill(9, 3),
+        id="B Gemini: in the total"),
+    pytest.param(gemini,
+        [GEMINI | {"usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 3}},
+            tokens(promptTokenCount=0, candidatesTokenCount=0)], Bill(9, 3), id="B Gemini: zeros after the real usage"),
+    pytest.param(gemini, [GEMINI, tokens(promptTokenCount="9", candidatesTokenCount=3.0)], Bill(9, 3),
+        id="B Gemini: texts"),
+]  # fmt: skip
 
 
 @table(("reader", "events", "bill"), BILLS)
@@ -714,144 +480,64 @@ def test_what_is_not_known_of_usage_is_estimated_and_so_is_its_cost() -> None:
 
 F1, F2, G2 = ("f", '{"x": "1"}'), ("f", '{"x": "2"}'), ("g", '{"x": "2"}')
 CALLS: list[Any] = [
-    pytest.param(
-        [call(0, F1[1], None, "f"), call(0, G2[1], None, "g")],
-        (F1, G2),
-        id="E gateways: index 0 for two calls without ids",
-    ),
+    pytest.param([call(0, F1[1], None, "f"), call(0, G2[1], None, "g")], (F1, G2),
+        id="E gateways: index 0 for two calls without ids"),
     pytest.param([call(0, F1[1], None, "f"), call(0, F2[1], None, "f")], (F1, F2), id="E gateways: and with one name"),
     pytest.param(
         [call(0, "", None, "f"), call(0, '{"x":'), call(0, ' "1"}'), call(0, "", None, "f"), call(0, '{"x": "2"}')],
-        (F1, F2),
-        id="E gateways: and in pieces",
-    ),
-    pytest.param(
-        [call(0, F1[1], "a", "f"), call(0, F2[1], "b", "f")], (F1, F2), id="E Ollama: index 0 for two calls with ids"
-    ),
-    pytest.param(
-        [call(0, '{"x"', "a", "f"), call(0, '{"x"', "b", "g"), call(0, ': "1"}', "a"), call(0, ': "2"}', "b")],
-        (F1, G2),
-        id="E any: index 0 for two interleaved calls with ids",
-    ),
+        (F1, F2), id="E gateways: and in pieces"),
+    pytest.param([call(0, F1[1], "a", "f"), call(0, F2[1], "b", "f")], (F1, F2),
+        id="E Ollama: index 0 for two calls with ids"),
+    pytest.param([call(0, '{"x"', "a", "f"), call(0, '{"x"', "b", "g"), call(0, ': "1"}', "a"), call(0, ': "2"}', "b")],
+        (F1, G2), id="E any: index 0 for two interleaved calls with ids"),
     pytest.param(
         [call(0, "", "a", "f"), call(1, '{"x":'), call(2, ' "1"}'), call(3, "", "b", "g"), call(4, '{"x": "2"}')],
-        (F1, G2),
-        id="E Nebius, Cerebras: a higher index with every piece",
-    ),
-    pytest.param(
-        [call(0, "", "a", "f"), call(1, '{"x":', "a", "f"), call(2, ' "1"}', "a", "f")],
-        (F1,),
-        id="E any: and id and name",
-    ),
+        (F1, G2), id="E Nebius, Cerebras: a higher index with every piece"),
+    pytest.param([call(0, "", "a", "f"), call(1, '{"x":', "a", "f"), call(2, ' "1"}', "a", "f")], (F1,),
+        id="E any: and id and name"),
     pytest.param(
         [call(None, "", "a", "f"), call(None, '{"x":', "a"), call(None, ' "1"}', "a"), call(None, G2[1], "b", "g")],
-        (F1, G2),
-        id="E gateways: no index, the id with every piece",
-    ),
-    pytest.param(
-        [
-            call(None, '{"x":', "a", "f"),
-            call(None, ' "1"}', "a", "f"),
-            call(None, "", "a", "f"),
-            call(None, G2[1], "b", "g"),
-        ],
-        (F1, G2),
-        id="E Fireworks: no index, id and name with every piece",
-    ),
-    pytest.param(
-        [
-            call(None, '{"x"', "a", "f"),
-            call(None, '{"x"', "b", "g"),
-            call(None, ': "1"}', "a"),
-            call(None, ': "2"}', "b"),
-        ],
-        (F1, G2),
-        id="E any: no index, interleaved by ids",
-    ),
+        (F1, G2), id="E gateways: no index, the id with every piece"),
+    pytest.param([call(None, '{"x":', "a", "f"), call(None, ' "1"}', "a", "f"), call(None, "", "a", "f"),
+            call(None, G2[1], "b", "g")], (F1, G2), id="E Fireworks: no index, id and name with every piece"),
+    pytest.param([call(None, '{"x"', "a", "f"), call(None, '{"x"', "b", "g"), call(None, ': "1"}', "a"),
+            call(None, ': "2"}', "b")], (F1, G2), id="E any: no index, interleaved by ids"),
     pytest.param(
         [call(0, '{"x":', "a", "f"), call(0, ' "1"}', "a", "f"), call(0, "", "a", "f"), call(1, G2[1], "b", "g")],
-        (F1, G2),
-        id="E Fireworks: id and name with every piece",
-    ),
-    pytest.param(
-        [call(0, "", None, "f"), call(0, '{"x":', None, "f"), call(0, ' "1"}', None, "f")],
-        (F1,),
-        id="E MiniMax at NVIDIA: the name with every piece",
-    ),
-    pytest.param(
-        [call(None, '{"x":', None, "f"), call(None, ' "1"}', None, "f"), call(None, G2[1], None, "g")],
-        (F1, G2),
-        id="E any: nothing but the name with every piece",
-    ),
-    pytest.param(
-        [call("0", '{"x":', "a", "f"), call("0", ' "1"}'), call("1", G2[1], "b", "g")], (F1, G2), id="E any: texts"
-    ),
-    pytest.param(
-        [call(0, '{"x":', "a", "f"), call(1, '{"x":', "b", "g"), call(0, ' "1"}'), call(1, ' "2"}')],
-        (F1, G2),
-        id="E OpenAI: interleaved by index",
-    ),
-    pytest.param(
-        [call(0, F1[1], "a", "f"), call(1, '{"x":'), call(1, ' "2"}', "b"), call(1, None, None, "g")],
-        (F1, G2),
-        id="E any: the name last",
-    ),
-    pytest.param(
-        [call(0, {"x": "1"}, "a", "f"), call(1, {"x": "2"}, "b", "g")],
-        (("f", '{"x":"1"}'), ("g", '{"x":"2"}')),
-        id="E Ollama: objects",
-    ),
-    pytest.param(
-        [call(0, "", "a", "f"), call(0, '{"x'), call(0, '{"x": "1'), call(0, F1[1])],
-        (F1,),
-        id="E DeepSeek at Qianfan: all arguments so far with every piece",
-    ),
-    pytest.param(
-        [call(0, '{"x":', "a", "f"), call(0, ' "1"}'), call(0, F1[1])],
-        (F1,),
-        id="E GLM: all arguments again at the end",
-    ),
-    pytest.param(
-        [call(0, '{"x": ', "a", "f"), call(0, '{"x": 1}'), call(0, "}")],
-        (("f", '{"x": {"x": 1}}'),),
-        id="E OpenAI: an object that begins like the arguments",
-    ),
+        (F1, G2), id="E Fireworks: id and name with every piece"),
+    pytest.param([call(0, "", None, "f"), call(0, '{"x":', None, "f"), call(0, ' "1"}', None, "f")], (F1,),
+        id="E MiniMax at NVIDIA: the name with every piece"),
+    pytest.param([call(None, '{"x":', None, "f"), call(None, ' "1"}', None, "f"), call(None, G2[1], None, "g")],
+        (F1, G2), id="E any: nothing but the name with every piece"),
+    pytest.param([call("0", '{"x":', "a", "f"), call("0", ' "1"}'), call("1", G2[1], "b", "g")], (F1, G2),
+        id="E any: texts"),
+    pytest.param([call(0, '{"x":', "a", "f"), call(1, '{"x":', "b", "g"), call(0, ' "1"}'), call(1, ' "2"}')], (F1, G2),
+        id="E OpenAI: interleaved by index"),
+    pytest.param([call(0, F1[1], "a", "f"), call(1, '{"x":'), call(1, ' "2"}', "b"), call(1, None, None, "g")],
+        (F1, G2), id="E any: the name last"),
+    pytest.param([call(0, {"x": "1"}, "a", "f"), call(1, {"x": "2"}, "b", "g")],
+        (("f", '{"x":"1"}'), ("g", '{"x":"2"}')), id="E Ollama: objects"),
+    pytest.param([call(0, "", "a", "f"), call(0, '{"x'), call(0, '{"x": "1'), call(0, F1[1])], (F1,),
+        id="E DeepSeek at Qianfan: all arguments so far with every piece"),
+    pytest.param([call(0, '{"x":', "a", "f"), call(0, ' "1"}'), call(0, F1[1])], (F1,),
+        id="E GLM: all arguments again at the end"),
+    pytest.param([call(0, '{"x": ', "a", "f"), call(0, '{"x": 1}'), call(0, "}")], (("f", '{"x": {"x": 1}}'),),
+        id="E OpenAI: an object that begins like the arguments"),
     pytest.param(
         [call(0, "{}", "a", "f"), call(0, '{"x":'), call(0, ' "1"}'), call(1, "{}", "b", "g"), call(1, G2[1], "b")],
-        (F1, G2),
-        id="E Bedrock's gateways, LiteLLM: {} before the arguments",
-    ),
-    pytest.param(
-        [call(0, "", "a", "f"), call(0, "{}", "a", "f"), call(0, F1[1], "a", "f"), call(1, G2[1], "b", "g")],
-        (F1, G2),
-        id="E Gemini: {} before the arguments, with the name",
-    ),
-    pytest.param(
-        [call(0, "{}", "a", "f"), call(0, ""), call(1, {}, "b", "g"), call(2, F1[1], "c", "f")],
-        (("f", "{}"), ("g", "{}"), F1),
-        id="E Ollama: {} alone",
-    ),
-    pytest.param(
-        [call(0, "", "a", "get_"), call(0, "", None, "weather"), call(0, "{}")],
-        (("get_weather", "{}"),),
-        id="E any: a name in two pieces",
-    ),
-    pytest.param(
-        [call(0, F1[1], "a", "f"), call(1, G2[1], "a", "g"), call(2, F1[1], "a", "f")],
-        (F1, G2, F1),
-        id="E any: one id for all",
-    ),
-    pytest.param(
-        [
-            delta(
-                tool_calls=[{"index": 0, "function": {"name": "f", "arguments": "{}"}}] * 2
-                + [{"index": 0, "function": {"name": "g", "arguments": "{}"}}]
-            )
-        ],
-        (("f", "{}"), ("g", "{}")),
-        id="E any: the same call twice, in one piece",
-    ),
-]
+        (F1, G2), id="E Bedrock's gateways, LiteLLM: {} before the arguments"),
+    pytest.param([call(0, "", "a", "f"), call(0, "{}", "a", "f"), call(0, F1[1], "a", "f"), call(1, G2[1], "b", "g")],
+        (F1, G2), id="E Gemini: {} before the arguments, with the name"),
+    pytest.param([call(0, "{}", "a", "f"), call(0, ""), call(1, {}, "b", "g"), call(2, F1[1], "c", "f")],
+        (("f", "{}"), ("g", "{}"), F1), id="E Ollama: {} alone"),
+    pytest.param([call(0, "", "a", "get_"), call(0, "", None, "weather"), call(0, "{}")], (("get_weather", "{}"),),
+        id="E any: a name in two pieces"),
+    pytest.param([call(0, F1[1], "a", "f"), call(1, G2[1], "a", "g"), call(2, F1[1], "a", "f")], (F1, G2, F1),
+        id="E any: one id for all"),
+    pytest.param([delta(tool_calls=[{"index": 0, "function": {"name": "f", "arguments": "{}"}}] * 2 + [
+                    {"index": 0, "function": {"name": "g", "arguments": "{}"}}])], (("f", "{}"), ("g", "{}")),
+        id="E any: the same call twice, in one piece"),
+]  # fmt: skip
 
 
 @table(("events", "calls"), CALLS)
@@ -886,13 +572,11 @@ LAST: list[Any] = [
     pytest.param(chat, [delta("a"), delta("", "stop"), DONE], Whole("a"), id="J chat: the end mark"),
     pytest.param(chat, [delta("a"), {"error": {"code": "rate_limit_exceeded"}}], "rate_limited", id="J chat: an error"),
     pytest.param(gemini, [content("a"), content("b", finish="STOP")], Whole("ab"), id="J Gemini: the finish reason"),
-    pytest.param(
-        blocks, [begin(0, TEXT), piece(0, text="a"), stop("end_turn"), STOPPED], Whole("a"), id="J Anthropic: the end"
-    ),
-    pytest.param(
-        blocks, [begin(0, TEXT), piece(0, text="a"), stop("end_turn")], Whole("a"), id="J Anthropic: the reason"
-    ),
-]
+    pytest.param(blocks, [begin(0, TEXT), piece(0, text="a"), stop("end_turn"), STOPPED], Whole("a"),
+        id="J Anthropic: the end"),
+    pytest.param(blocks, [begin(0, TEXT), piece(0, text="a"), stop("end_turn")], Whole("a"),
+        id="J Anthropic: the reason"),
+]  # fmt: skip
 
 
 @table("end", [b"", b"\n", b"\r", b"\r\n", b"\r\n\r\n"], ids=repr)

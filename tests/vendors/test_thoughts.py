@@ -33,23 +33,19 @@ THOUGHTS: list[Any] = [
     pytest.param(f"<think>a</think><think>b</think>{JSON}", "ab", id="M any: two thoughts"),
     pytest.param(f"Sure!<think>hm</think>{JSON}", "Sure!hm", id="M any: words before"),
     pytest.param(f"<think>hm</think><answer>{JSON}</answer>", "hm", id="M R1 prompts: an answer tag"),
-    *(
-        pytest.param(f"<{tag}>hm</{tag}>\n{JSON}", "hm", id=f"M any: {tag}")
-        for tag in "thinking thought thoughts reasoning reflection analysis THINK seed:think".split()
-    ),
+    *(pytest.param(f"<{tag}>hm</{tag}>\n{JSON}", "hm", id=f"M any: {tag}") for tag in
+        "thinking thought thoughts reasoning reflection analysis THINK seed:think".split()),
     pytest.param(f"[THINK]hm[/THINK]{JSON}", "hm", id="M Mistral"),
     pytest.param(f"◁think▷hm◁/think▷{JSON}", "hm", id="M Kimi"),
     pytest.param(
         f"<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>{JSON}<|return|>",
-        "hm<|end|><|start|>assistant",
-        id="M gpt-oss",
-    ),
+        "hm<|end|><|start|>assistant", id="M gpt-oss"),
     pytest.param(f"<|channel|>final <|constrain|>json<|message|>{JSON}", "", id="M gpt-oss: constrained"),
     pytest.param(f"analysishmassistantfinal{JSON}", "analysishm", id="M gpt-oss without its special tokens"),
     pytest.param(f"<think>hm</think><|begin_of_box|>{JSON}<|end_of_box|>", "hm", id="M GLM: a box"),
     pytest.param(f"<|begin_of_box|>{JSON}<|end_of_box|>", "", id="M GLM: nothing but a box"),
     pytest.param(f"<|START_THINKING|>hm<|END_THINKING|><|START_RESPONSE|>{JSON}<|END_RESPONSE|>", "hm", id="M Cohere"),
-]
+]  # fmt: skip
 
 
 @table(("answer", "thought"), THOUGHTS)

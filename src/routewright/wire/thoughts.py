@@ -26,8 +26,7 @@ def in_places(
     # sends the places back and may have changed them. So a place only moves forward, and what is left follows at the
     # end: a forged place neither loses a text or a call nor repeats one, which could make a prompt of a few kilobytes
     # a hundred times as long as the one that was estimated and admitted. See
-    # test_an_invalid_position_loses_no_text_and_no_call, test_positions_out_of_order_repeat_nothing and
-    # test_a_forged_position_loses_and_repeats_nothing.
+    # test_positions_out_of_order_repeat_nothing and test_a_forged_position_loses_and_repeats_nothing.
     chars = count = 0
     for item in items:
         start = chars
