@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 
 from . import frameworks
 
@@ -47,23 +44,6 @@ def test_a_suite_that_cannot_run_fails(tmp_path: Path) -> None:
         frameworks.outcomes(f"{tmp_path / 'nowhere.py'}", "--noconftest", f"--rootdir={tmp_path}")
 
 
-def test_processes_that_need_the_packages_at_once_install_them_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    installs: list[Sequence[str]] = []
-
-    def record(lines: Sequence[str], target: Path) -> None:
-        installs.append(lines)
-        target.mkdir()
-
-    monkeypatch.setattr(frameworks, "FOLDER", tmp_path / "packages")
-    monkeypatch.setattr(frameworks, "_install", record)
-    with ThreadPoolExecutor(4) as threads:
-        folders = {*threads.map(lambda _: frameworks.install(), range(4))}
-    assert len(folders) == len(installs) == 1
-    assert folders.pop().is_dir()
-
-
 @pytest.mark.parametrize(
     ("variable", "ends"),
     [("NONE", pytest.skip.Exception), ("CI", pytest.fail.Exception), ("TEST_SERVERS", pytest.fail.Exception)],
@@ -80,17 +60,3 @@ def test_suites_that_cannot_be_installed_are_skipped_but_on_ci(
     monkeypatch.setattr(frameworks, "install", refuse)
     with pytest.raises(ends, match="not installed: no route to host"):
         frameworks.outcomes("nothing.py")
-
-
-def test_an_installation_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frameworks, "FOLDER", tmp_path / "packages")
-    monkeypatch.setattr(frameworks, "_INSTALL", ("-m", "pip", "install", "--no-index"))
-    with pytest.raises(frameworks.NotInstalled, match="No matching distribution"):
-        frameworks.install()
-    assert [path.name for path in (tmp_path / "packages").iterdir()] == ["lock"]
-
-
-def test_packages_that_are_the_same_here_are_not_installed_again() -> None:
-    names = {Requirement(line.partition(" --hash")[0]).name for line in frameworks.differences()}
-    assert "google-adk" in names
-    assert not names & {"anyio", "msgspec", "pydantic", "pytest"}

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from langchain.agents import create_agent
-from langchain.agents.middleware import ModelRetryMiddleware
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langchain_core.exceptions import ModelPermissionDeniedError
 from langgraph.checkpoint.memory import InMemorySaver
@@ -14,7 +13,7 @@ from pydantic import BaseModel
 
 from routewright.integrations.langchain import ChatRoutewright
 from routewright.wire import Finish, ToolDelta, Usage
-from tests.integrations.upstreams import FAULT, PLAIN, SIGNED, STRUCTURED, THOUGHTS, TOOL, TOOLS, router_of
+from tests.integrations.upstreams import PLAIN, SIGNED, STRUCTURED, THOUGHTS, TOOL, router_of
 
 pytestmark = pytest.mark.anyio
 QUESTION = {"messages": [("user", "How warm is Rome?")]}
@@ -41,13 +40,6 @@ def agent_of(script: Any, **options: Any) -> tuple[Any, Any, Any]:
     return create_agent(ChatRoutewright(router=router), [weather], **options), router, provider
 
 
-async def test_an_agent_runs_its_tools() -> None:
-    agent, _, provider = agent_of([TOOLS, PLAIN], system_prompt="Be brief.")
-    messages = (await agent.ainvoke(QUESTION))["messages"]
-    assert [message.type for message in messages] == ["human", "ai", "tool", "tool", "ai"]
-    assert [turn.role for turn in provider.calls[1].messages] == ["system", "user", "assistant", "tool", "tool"]
-
-
 async def test_thoughts_of_an_agent_survive_its_checkpoints() -> None:
     agent, _, provider = agent_of([THINKING_TOOL, PLAIN, PLAIN], checkpointer=InMemorySaver())
     config = {"configurable": {"thread_id": "1"}}
@@ -70,13 +62,6 @@ async def test_an_agent_answers_by_a_schema(strategy: Any) -> None:
     final = STRUCTURED if strategy is ProviderStrategy else by_tool
     agent, *_ = agent_of([TOOL, final], response_format=strategy(Report))
     assert (await agent.ainvoke(QUESTION))["structured_response"] == Report(city="Rome", degrees=21)
-
-
-async def test_middleware_retries_what_may_pass() -> None:
-    retry = ModelRetryMiddleware(max_retries=1, initial_delay=0, jitter=False)
-    agent, _, provider = agent_of([FAULT] * 4 + [PLAIN], middleware=[retry])
-    await agent.ainvoke(QUESTION)
-    assert len(provider.calls) == 5
 
 
 async def test_the_calls_of_an_agent_are_one_run() -> None:

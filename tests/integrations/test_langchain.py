@@ -35,7 +35,6 @@ from langchain_core.messages import (
     messages_to_dict,
 )
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.rate_limiters import InMemoryRateLimiter
 from langchain_core.runnables import ConfigurableField
 from langchain_core.tools import tool
 from pydantic import BaseModel
@@ -184,20 +183,14 @@ async def test_structured(schema: Any, method: Any) -> None:
     [
         ({"type": "image", "url": "https://a.example/b.png"}, {"url": "https://a.example/b.png"}),
         ({"type": "image", "base64": PNG, "mime_type": "image/png"}, {"url": f"data:image/png;base64,{PNG}"}),
-        (
-            {"type": "image", "source_type": "base64", "data": PNG, "mime_type": "image/png"},
-            {"url": f"data:image/png;base64,{PNG}"},
-        ),
-        (
-            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}},
-            {"url": f"data:image/png;base64,{PNG}"},
-        ),
-        (
-            {"type": "image_url", "image_url": {"url": "https://a.example/b.png", "detail": "low"}},
-            {"url": "https://a.example/b.png", "detail": "low"},
-        ),
+        ({"type": "image", "source_type": "base64", "data": PNG, "mime_type": "image/png"},
+         {"url": f"data:image/png;base64,{PNG}"}),
+        ({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}},
+         {"url": f"data:image/png;base64,{PNG}"}),
+        ({"type": "image_url", "image_url": {"url": "https://a.example/b.png", "detail": "low"}},
+         {"url": "https://a.example/b.png", "detail": "low"}),
     ],
-)
+)  # fmt: skip
 async def test_image(block: Any, part: dict[str, str]) -> None:
     model, provider = model_of([PLAIN])
     await model.ainvoke([HumanMessage(["What is this?", block])])
@@ -393,14 +386,6 @@ async def test_the_fields_of_a_model_can_be_configured() -> None:
     assert (provider.calls[0].model.id, provider.calls[0].params.temperature) == ("anthropic/two", 0.3)
 
 
-async def test_the_cache_of_langchain_tells_models_apart() -> None:
-    router, provider = router_of([PLAIN, PLAIN])
-    cache = InMemoryCache()
-    for heat in (0.1, 0.1, 0.2):
-        await ChatRoutewright(router=router, temperature=heat, cache=cache).ainvoke("?")
-    assert len(provider.calls) == 2
-
-
 async def test_the_cache_of_langchain_tells_accounts_apart() -> None:
     router, _ = router_of([PLAIN] * 2)
     cache = InMemoryCache()
@@ -408,20 +393,6 @@ async def test_the_cache_of_langchain_tells_accounts_apart() -> None:
     models = [ChatRoutewright(router=router.as_caller(caller), cache=cache) for caller in callers]
     traces = [(await model.ainvoke("?")).response_metadata["trace_id"] for model in models]
     assert (len({*traces}), traces[2]) == (3, traces[0])
-
-
-async def test_a_rate_limiter_of_langchain_is_used() -> None:
-    class Counting(InMemoryRateLimiter):  # type: ignore[misc]
-        calls = 0
-
-        async def aacquire(self, *, blocking: bool = True) -> bool:
-            self.calls += 1
-            return True
-
-    limiter = Counting()
-    model, _ = model_of([PLAIN], rate_limiter=limiter)
-    await model.ainvoke("?")
-    assert limiter.calls == 1
 
 
 async def test_streaming_can_be_forced_and_forbidden() -> None:

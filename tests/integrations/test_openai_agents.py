@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from typing import Any
 import agents
 import openai
 import pytest
-from agents import Agent, ModelRetrySettings, ModelSettings, RunConfig, Runner, SQLiteSession, retry_policies
+from agents import Agent, ModelRetrySettings, ModelSettings, RunConfig, Runner, retry_policies
 from agents.tracing import TracingProcessor
 from pydantic import BaseModel
 
@@ -244,18 +243,6 @@ async def test_usage(streamed: bool) -> None:
     assert response.response_id.startswith("tr_")
 
 
-def test_run_sync() -> None:
-    router, _ = scripted([TOOL, PLAIN, PLAIN])
-    agent = Agent("helper", model=RouterModel(router), tools=[weather])
-    loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(loop)  # the SDK takes it, and would leave its own open
-    assert Runner.run_sync(agent, "Hi").final_output == TEXT
-    assert Runner.run_sync(agent, "Again").final_output == TEXT
-    router.blocking.close()
-    asyncio.set_event_loop(None)
-    loop.close()
-
-
 async def test_a_provider_resolves_names_of_models() -> None:
     router, _ = scripted([PLAIN] * 4)
     async with router:
@@ -413,17 +400,6 @@ async def test_an_empty_answer_is_an_empty_output(streamed: bool) -> None:
     assert result.final_output == ""
 
 
-async def test_unicode_survives_sessions() -> None:
-    router, provider = scripted([[Delta("Größe 🦒"), Usage(1, 1), Finish("stop")], PLAIN])
-    async with router:
-        agent = Agent("helper", model=RouterModel(router))
-        session = SQLiteSession("one")
-        await run(agent, "Größe?", session=session)
-        await run(agent, "Noch?", session=session)
-        session.close()
-    assert [message.content for message in provider.calls[1].messages] == ["Größe?", "Größe 🦒", "Noch?"]
-
-
 async def test_failures_are_retried_as_the_sdk_is_told() -> None:
     policy = retry_policies.provider_suggested()
     settings = ModelSettings(retry=ModelRetrySettings(max_retries=1, backoff={"initial_delay": 0}, policy=policy))
@@ -444,14 +420,6 @@ async def test_every_turn_of_a_run_has_a_key_of_its_own() -> None:
     assert again.final_output == first.final_output
     assert [r.response_id for r in again.raw_responses] == [r.response_id for r in first.raw_responses]
     assert [r.raw_responses[-1].output[-1].provider_data["replayed"] for r in (first, again)] == [False, True]
-
-
-async def test_agents_that_differ_by_their_tools_never_meet_under_one_key() -> None:
-    router, provider = scripted([PLAIN, PLAIN])
-    async with router:
-        for tools in ([], [weather]):
-            await run(Agent("helper", model=RouterModel(router, idempotency_key="run-1"), tools=tools))
-    assert len(provider.calls) == 2
 
 
 @both

@@ -89,17 +89,13 @@ def test_params_of_two_kinds_do_not_join() -> None:
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        (
-            "auto:best",
-            {},
-            "model: names the unknown goal 'best'; take auto, or auto:cost, auto:quality",
-        ),
+        ("auto:best", {}, "model: names the unknown goal 'best'; take auto, or auto:cost, auto:quality"),
         ("auto:cost", {"goal": "quality"}, "model: is 'auto:cost', but goal differs; set only one; with goal the"),
         ("policy:a", {"policy_id": "b"}, "model: is 'policy:a', but policy_id differs"),
         ("a/x", {"models": ["b/y"]}, "model: is 'a/x', but models differs"),
         ("auto", {"metdata": {}}, "metdata: is not an option; did you mean 'metadata'?"),
     ],
-)
+)  # fmt: skip
 def test_a_model_object_refuses_options_that_are_wrong(model: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationFailed) as refused:
         check_options(Router.sandbox(), model, options)

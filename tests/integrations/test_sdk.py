@@ -215,23 +215,6 @@ def test_plain_calls_have_the_tags_of_the_code_that_makes_them() -> None:
         assert router.traces.query().data[0].metadata == {"team": "tax"}
 
 
-async def test_calls_inside_a_run_are_part_of_it() -> None:
-    async with Router.sandbox() as router:
-        async with router.run(total_budget_usd=0.05) as run:
-            answer = await openai_of(router).chat.completions.create(**CHAT)
-            with pytest.raises(openai.APIStatusError):
-                await openai_of(router, max_retries=0).chat.completions.create(**CHAT, max_tokens=10**9)
-        trace = await router.trace(run.trace_id)
-        assert {child[-26:] for child in trace.children} >= {answer.id[-26:]}
-
-
-def test_plain_calls_inside_a_run_are_part_of_it() -> None:
-    with Router.sandbox().blocking as router:
-        with router.run(total_budget_usd=0.05) as run:
-            answer = OpenAI(http_client=router_client(router), api_key="-").chat.completions.create(**CHAT)
-        assert [child[-26:] for child in router.trace(run.trace_id).children] == [answer.id[-26:]]
-
-
 async def test_calls_are_those_of_the_routers_caller() -> None:
     async with Router.sandbox(storage=MemoryStorage()) as router:
         view = router.as_caller(Caller("acme"))
