@@ -42,16 +42,12 @@ async def test_none_as_a_piece_is_a_sign_of_life() -> None:
     ("function", "said"),
     [
         ("answer", "function: 'answer' is not callable; return text, or an iterable of text and chunks"),
-        (
-            lambda: "hi",
-            "function: has the wrong parameters: too many positional arguments; accept one argument, the UpstreamCall",
-        ),
-        (
-            lambda one, two: "hi",
-            "function: has the wrong parameters: missing a required argument: 'two'; accept one argument",
-        ),
+        (lambda: "hi",
+         "function: has the wrong parameters: too many positional arguments; accept one argument, the UpstreamCall"),
+        (lambda one, two: "hi",
+         "function: has the wrong parameters: missing a required argument: 'two'; accept one argument"),
     ],
-)
+)  # fmt: skip
 async def test_an_unsuitable_function_is_refused_by_the_constructor(function: Any, said: str) -> None:
     with pytest.raises(ValidationFailed) as refused:
         CallableProvider(function, models=[MODEL])

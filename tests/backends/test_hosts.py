@@ -35,26 +35,16 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"name": "zai", "region": "mars"}, "region: zai has no region 'mars'; take one of 'intl', 'cn'"),
     ({"name": "groq", "region": "eu"}, "region: groq has no region 'eu'; leave it out, or pass base_url=..."),
     ({"region": 7}, "region: openai has no region 7; take one of 'us', 'eu', 'au', 'in', 'jp', 'ae'"),
-    (
-        {"region": "eu", "base_url": "https://x.example"},
-        "region: 'eu' has its own address; pass region or base_url, not both",
-    ),
+    ({"region": "eu", "base_url": "https://x.example"},
+     "region: 'eu' has its own address; pass region or base_url, not both"),
     ({"name": "anthropic"}, "name: anthropic has its own protocol; use AnthropicProvider"),
     ({"name": "google"}, "name: google has its own protocol; use GeminiProvider"),
-    (
-        {"name": "mine", "base_url": "https://llm.example.com/v1/chat/completions/"},
-        "base_url: https://llm.example.com/v1/chat/completions/ is the address of a single call; "
-        "write https://llm.example.com/v1",
-    ),
-    (
-        {"name": "azure"},
-        "base_url: azure has no default address; set AZURE_OPENAI_ENDPOINT, or pass base_url=...",
-    ),
-    (
-        {"host": "4921"},
-        "host: must be a Host, got str; pass the name of a known one as name=..., or base_url=...",
-    ),
-]
+    ({"name": "mine", "base_url": "https://llm.example.com/v1/chat/completions/"},
+     "base_url: https://llm.example.com/v1/chat/completions/ is the address of a single call; "
+     "write https://llm.example.com/v1"),
+    ({"name": "azure"}, "base_url: azure has no default address; set AZURE_OPENAI_ENDPOINT, or pass base_url=..."),
+    ({"host": "4921"}, "host: must be a Host, got str; pass the name of a known one as name=..., or base_url=..."),
+]  # fmt: skip
 
 
 def test_what_a_host_does_not_have_is_refused() -> None:

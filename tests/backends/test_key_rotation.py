@@ -98,13 +98,6 @@ def test_a_refused_key_is_tried_again_after_its_time() -> None:
     assert keys.call({}) == ("a", None)
 
 
-def test_all_keys_are_tried_before_the_soonest_fault_is_raised() -> None:
-    keys = Keys("abc")
-    told = limited(4.0)
-    assert keys.call({"a": UNKNOWN, "b": told, "c": limited(9.0)}) == ("abc", told)
-    assert told.retry_after == 4.0
-
-
 def test_a_key_that_became_available_meanwhile_needs_no_wait() -> None:
     keys, first, second = Keys("ab"), limited(1.0), limited(9.0)
     keys.refuse("a", first)
@@ -112,27 +105,6 @@ def test_a_key_that_became_available_meanwhile_needs_no_wait() -> None:
     keys.refuse("b", second)
     assert keys.ring.fault_of({keys["a"]: first, keys["b"]: second}) is first
     assert first.retry_after == 0.0
-
-
-def test_if_all_are_suspended_only_the_soonest_is_tried() -> None:
-    keys = Keys("abc")
-    keys.call({"a": UNKNOWN, "b": limited(4.0), "c": limited(9.0)})
-    keys.pass_time(1.0)
-    assert keys.call({}) == ("b", None)
-    asked, fault = keys.call({"b": limited(60.0)})
-    assert asked == "b"
-    assert fault is not None
-    assert fault.retry_after == 8.0, "the third is due before it"
-
-
-def test_a_limit_without_a_time_gets_the_default_time() -> None:
-    fault = Keys("ab").call({"a": limited(None), "b": limited(None)})[1]
-    assert fault is not None
-    assert fault.retry_after == LIMITED_S
-
-
-def test_a_retry_after_of_zero_still_tries_the_others_first() -> None:
-    assert Keys("ab").call({"a": limited(0.0)}) == ("ab", None)
 
 
 def test_a_fault_other_than_a_limit_is_unchanged() -> None:

@@ -339,15 +339,13 @@ def test_litellm_is_sent_no_urls_unless_the_owner_allows_it(package: StandIn) ->
     ("known", "lacking"),
     [
         (["temperature", "top_p", "stop", "tool_choice", "tools", *DIALS], ("seed",)),
-        (
-            ["max_tokens", *DIALS[1:]],
-            ("temperature", "top_p", "stop", "seed", "tool_choice", "reasoning", "reasoning_none"),
-        ),
+        (["max_tokens", *DIALS[1:]],
+         ("temperature", "top_p", "stop", "seed", "tool_choice", "reasoning", "reasoning_none")),
         (["temperature", "top_p", "stop", "seed", "tool_choice", DIALS[0]], ASKED_FOR),
         (None, ()),
         (ValueError("no such vendor"), ()),
     ],
-)
+)  # fmt: skip
 def test_parameters_unknown_to_litellm_are_unsupported_features(
     package: StandIn, known: Any, lacking: tuple[str, ...]
 ) -> None:

@@ -176,12 +176,8 @@ OWNER_MAY = 'or have the owner of the service set fetches_urls to "callers", to 
     [
         (False, OWNER, [IMAGE], f"{SEND}, {MAKE}True if its API takes URLs, to admit lab/sees"),
         (False, OWNER, [FILE], f"send files as data: URLs, {MAKE}True if its API takes URLs, to admit lab/sees"),
-        (
-            False,
-            OWNER,
-            [IMAGE, FILE],
-            f"send images and files as data: URLs, {MAKE}True if its API takes URLs, to admit lab/sees",
-        ),
+        (False, OWNER, [IMAGE, FILE],
+         f"send images and files as data: URLs, {MAKE}True if its API takes URLs, to admit lab/sees"),
         (False, KEYED, [IMAGE], f"{SEND}, {OWNER_MAY}"),
         (True, KEYED, [FILE], f"send files as data: URLs, {OWNER_MAY}"),
         (True, KEYED, [IMAGE, FILE], f"send images and files as data: URLs, {OWNER_MAY}"),
@@ -189,7 +185,7 @@ OWNER_MAY = 'or have the owner of the service set fetches_urls to "callers", to 
         ("callers", KEYED, [IMAGE, FILE], None),
         (False, KEYED, [DATA], None),
     ],
-)
+)  # fmt: skip
 def test_a_provider_that_may_not_fetch_is_refused_for_its_modality(
     fetches: Any, caller: Caller, urls: list[str], said: str | None
 ) -> None:

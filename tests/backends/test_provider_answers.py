@@ -107,112 +107,63 @@ FILTERED = {"choices": [], "prompt_filter_results": [{"prompt_index": 0, "conten
 THINKING = {"type": "thinking", "thinking": []}
 NOTHING: list[Any] = [None, {}, {"content": None}, {"content": []}, {"content": [THINKING]}]
 CHAT: dict[str, Row] = {
-    "pieces of calls by index": gives(
-        ToolDelta(0, '{"a"', "c1", "f"), ToolDelta(0, ": 1}"), ToolDelta(1, "", "c2", "g"), ToolDelta(1, "{}"),
-        Finish("tool_calls"),
-        of=calling(piece(0, '{"a"', "c1", "f"), piece(0, ": 1}"), piece(1, "{}", "c2", "g")),
-    ),
-    "whole calls": gives(
-        ToolDelta(0, '{"a": 1}', "c1", "f"), ToolDelta(1, "{ }", "c2", "g"), Finish("tool_calls"),
-        of=(
-            whole(SILENT | {"tool_calls": MADE}, finish="tool_calls", usage=None),
-            events(delta(role="assistant", content=None, tool_calls=MADE), delta(finish="tool_calls")),
-        ),
-    ),
-    "calls without index or id": gives(
-        ToolDelta(0, "1", "call_0", "f"), ToolDelta(0, "2"), ToolDelta(1, '{"x":3}', "call_1", "g"),
-        Finish("tool_calls"),
-        of=events(
-            bare(name="f", arguments="1"), bare(arguments="2"), bare(name="g", arguments={"x": 3}), delta(finish="stop")
-        ),
-    ),
-    "one index for all": gives(
-        ToolDelta(0, "1", "a", "f"), ToolDelta(0, "2"), ToolDelta(1, "3", "b", "g"), ToolDelta(1, "4"),
-        ToolDelta(2, "5", "c", "h"), Finish("tool_calls"),
-        of=calling(
-            piece(0, "1", "a", "f"), piece(0, "2"), piece(0, "3", "b", "g"), piece(0, "4"), piece(1, "5", "c", "h")
-        ),
-    ),
-    "an id a piece": gives(
-        ToolDelta(0, "1", "a", "f"), ToolDelta(0, "2"), ToolDelta(0, "3"), Finish("tool_calls"),
-        of=calling(piece(0, "1", "a", "f"), piece(0, "2", "x"), piece(0, "3", "y", "")),
-    ),
-    "all said again": gives(
-        ToolDelta(0, "1", "a", "f"), ToolDelta(0, "2", "", "f"), Finish("tool_calls"),
-        of=calling(piece(0, "1", "a", "f"), piece(0, "2", "a", "f")),
-    ),
-    "said late": gives(
-        ToolDelta(0, "1", "call_0"), ToolDelta(0, "2", "a"), ToolDelta(0, "3", "", "f"), Finish("tool_calls"),
-        of=calling(piece(0, "1"), piece(0, "2", "a"), piece(0, "3", None, "f")),
-    ),
-    "one id for all": gives(
-        ToolDelta(0, "1", "a", "f"), ToolDelta(1, "2", "a_1", "g"), ToolDelta(1, "3"), ToolDelta(2, "4", "a_1_2", "h"),
-        Finish("tool_calls"),
-        of=calling(piece(0, "1", "a", "f"), piece(1, "2", "a", "g"), piece(1, "3", "a"), piece(2, "4", "a_1", "h")),
-    ),
-    "some without index": gives(
-        ToolDelta(1, "1", "a", "f"), ToolDelta(2, "2", "b", "g"), ToolDelta(2, "3"), Finish("tool_calls"),
-        of=calling(piece(1, "1", "a", "f"), piece(None, "2", "b", "g"), piece(None, "3")),
-    ),
-    **{
-        f"it ends with {word}": gives(
-            Delta("hello"), Finish(common), of=(whole(finish=word, usage=None), events(delta("hello", finish=word)))
-        )
-        for word, common in {
-            "stop": "stop", "length": "length", "content_filter": "content_filter", "function_call": "tool_calls",
-            "model_length": "length", "MAX_TOKENS": "length", "eos": "stop",
-        }.items()
-    },
-    **{
-        f"empty, which {word} explains": gives(
-            Finish(word), of=(whole(SILENT, finish=word, usage=None), events(delta(finish=word)))
-        )
-        for word in ("length", "content_filter")
-    },
-    "text in parts": gives(
-        Delta("ab"), Finish("stop"),
-        of=whole(
-            SILENT | {"content": [THINKING, {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, usage=None
-        ),
-    ),
+    "pieces of calls by index": gives(ToolDelta(0, '{"a"', "c1", "f"), ToolDelta(0, ": 1}"),
+        ToolDelta(1, "", "c2", "g"), ToolDelta(1, "{}"), Finish("tool_calls"),
+        of=calling(piece(0, '{"a"', "c1", "f"), piece(0, ": 1}"), piece(1, "{}", "c2", "g"))),
+    "whole calls": gives(ToolDelta(0, '{"a": 1}', "c1", "f"), ToolDelta(1, "{ }", "c2", "g"), Finish("tool_calls"),
+        of=(whole(SILENT | {"tool_calls": MADE}, finish="tool_calls", usage=None),
+            events(delta(role="assistant", content=None, tool_calls=MADE), delta(finish="tool_calls")))),
+    "calls without index or id": gives(ToolDelta(0, "1", "call_0", "f"), ToolDelta(0, "2"),
+        ToolDelta(1, '{"x":3}', "call_1", "g"), Finish("tool_calls"),
+        of=events(bare(name="f", arguments="1"), bare(arguments="2"), bare(name="g", arguments={"x": 3}),
+            delta(finish="stop"))),
+    "one index for all": gives(ToolDelta(0, "1", "a", "f"), ToolDelta(0, "2"), ToolDelta(1, "3", "b", "g"),
+        ToolDelta(1, "4"), ToolDelta(2, "5", "c", "h"), Finish("tool_calls"),
+        of=calling(piece(0, "1", "a", "f"), piece(0, "2"), piece(0, "3", "b", "g"), piece(0, "4"),
+            piece(1, "5", "c", "h"))),
+    "an id a piece": gives(ToolDelta(0, "1", "a", "f"), ToolDelta(0, "2"), ToolDelta(0, "3"), Finish("tool_calls"),
+        of=calling(piece(0, "1", "a", "f"), piece(0, "2", "x"), piece(0, "3", "y", ""))),
+    "all said again": gives(ToolDelta(0, "1", "a", "f"), ToolDelta(0, "2", "", "f"), Finish("tool_calls"),
+        of=calling(piece(0, "1", "a", "f"), piece(0, "2", "a", "f"))),
+    "said late": gives(ToolDelta(0, "1", "call_0"), ToolDelta(0, "2", "a"), ToolDelta(0, "3", "", "f"),
+        Finish("tool_calls"), of=calling(piece(0, "1"), piece(0, "2", "a"), piece(0, "3", None, "f"))),
+    "one id for all": gives(ToolDelta(0, "1", "a", "f"), ToolDelta(1, "2", "a_1", "g"), ToolDelta(1, "3"),
+        ToolDelta(2, "4", "a_1_2", "h"), Finish("tool_calls"),
+        of=calling(piece(0, "1", "a", "f"), piece(1, "2", "a", "g"), piece(1, "3", "a"), piece(2, "4", "a_1", "h"))),
+    "some without index": gives(ToolDelta(1, "1", "a", "f"), ToolDelta(2, "2", "b", "g"), ToolDelta(2, "3"),
+        Finish("tool_calls"), of=calling(piece(1, "1", "a", "f"), piece(None, "2", "b", "g"), piece(None, "3"))),
+    **{f"it ends with {word}": gives(Delta("hello"), Finish(common),
+            of=(whole(finish=word, usage=None), events(delta("hello", finish=word)))) for word,
+        common in {"stop": "stop", "length": "length", "content_filter": "content_filter",
+            "function_call": "tool_calls", "model_length": "length", "MAX_TOKENS": "length", "eos": "stop"}.items()},
+    **{f"empty, which {word} explains": gives(Finish(word),
+            of=(whole(SILENT, finish=word, usage=None), events(delta(finish=word)))) for word in ("length",
+            "content_filter")},
+    "text in parts": gives(Delta("ab"), Finish("stop"),
+        of=whole(SILENT | {"content": [THINKING, {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            usage=None)),
     "an empty text is one": gives(Finish("stop"), of=events(delta("", finish="stop"))),
-    "white space after the end mark": gives(
-        Delta("a"), Finish("stop"), of=events(delta("a", finish="stop"), "[DONE] ", done=False)
-    ),
-    "content after the finish reason counts": gives(
-        Delta("all"), Delta("more"), ToolDelta(0, "", "a", "f"), TOLD, ToolDelta(0, "{}"), Finish("length"),
-        of=events(
-            delta("all", finish="stop"), delta("more", finish="length"), piece(0, "{}", "a", "f"), USAGE
-        ),
-    ),
-    "annotations of Azure's filter": gives(
-        Delta("all"), Finish("stop"), of=events(FILTERED, delta("all"), OFFSETS, delta(finish="stop"))
-    ),
-    "usage in x_groq": gives(
-        Delta("a"), Usage(24, 51), Finish("stop"),
-        of=events(
-            delta("a") | {"x_groq": {"id": "req_1"}}, delta(finish="stop") | {"x_groq": {"id": "r", "usage": COUNTS}}
-        ),
-    ),
-    "usage before that in x_groq": gives(
-        Delta("a"), Usage(24, 51), Finish("stop"),
-        of=events(delta("a", finish="stop"), {"choices": [], "usage": COUNTS, "x_groq": {"usage": USAGE["usage"]}}),
-    ),
-    "usage in the choice, as Moonshot has it": gives(
-        Delta("a"), Usage(24, 51, cached=4), Finish("stop"),
-        of=events(delta("a"), chosen("delta", {}, usage=COUNTS | {"cached_tokens": 4})),
-    ),
+    "white space after the end mark": gives(Delta("a"), Finish("stop"),
+        of=events(delta("a", finish="stop"), "[DONE] ", done=False)),
+    "content after the finish reason counts": gives(Delta("all"), Delta("more"), ToolDelta(0, "", "a", "f"), TOLD,
+        ToolDelta(0, "{}"), Finish("length"),
+        of=events(delta("all", finish="stop"), delta("more", finish="length"), piece(0, "{}", "a", "f"), USAGE)),
+    "annotations of Azure's filter": gives(Delta("all"), Finish("stop"),
+        of=events(FILTERED, delta("all"), OFFSETS, delta(finish="stop"))),
+    "usage in x_groq": gives(Delta("a"), Usage(24, 51), Finish("stop"),
+        of=events(delta("a") | {"x_groq": {"id": "req_1"}},
+            delta(finish="stop") | {"x_groq": {"id": "r", "usage": COUNTS}})),
+    "usage before that in x_groq": gives(Delta("a"), Usage(24, 51), Finish("stop"),
+        of=events(delta("a", finish="stop"), {"choices": [], "usage": COUNTS, "x_groq": {"usage": USAGE["usage"]}})),
+    "usage in the choice, as Moonshot has it": gives(Delta("a"), Usage(24, 51, cached=4), Finish("stop"),
+        of=events(delta("a"), chosen("delta", {}, usage=COUNTS | {"cached_tokens": 4}))),
     "a refusal": fails("refused", TOLD, of=(whole(REFUSED), events(delta(refusal="I cannot") | SPENT))),
-    "a refusal after the finish reason": fails(
-        "refused", Delta("all"), of=events(delta("all", finish="stop"), delta(refusal="I cannot"))
-    ),
+    "a refusal after the finish reason": fails("refused", Delta("all"),
+        of=events(delta("all", finish="stop"), delta(refusal="I cannot"))),
     "a refusal in the middle": fails("refused", Delta("half"), of=events(delta("half"), delta(refusal="I cannot"))),
-    **{
-        f"half, then {word}": fails(kind, Delta("half"), of=events(delta("half"), delta(finish=word)))
-        for word, kind in {
-            "error": "truncated", "abort": "truncated", "function_call_filter: MALFORMED_FUNCTION_CALL": "malformed"
-        }.items()
-    },
+    **{f"half, then {word}": fails(kind, Delta("half"), of=events(delta("half"), delta(finish=word))) for word,
+        kind in {"error": "truncated", "abort": "truncated",
+            "function_call_filter: MALFORMED_FUNCTION_CALL": "malformed"}.items()},
     "half, then a broken network": fails("truncated", Delta("half"), of=events(delta("half"), native("network_error"))),
     "usage before an end that is none": fails("truncated", TOLD, of=whole("half", finish="error")),
     "usage before silence": fails("malformed", TOLD, of=whole(SILENT)),
@@ -221,11 +172,8 @@ CHAT: dict[str, Row] = {
     "usage before broken JSON": fails("malformed", TOLD, of=events(USAGE, "{")),
     "an end mark alone": fails("truncated", of=events()),
     "an end mark without a reason": fails("truncated", Delta("half"), of=events(delta("half"))),
-    **{
-        f"nothing said: {told}, {reason}": fails("malformed", of=both_of(told, reason))
-        for told in NOTHING
-        for reason in ("stop", "tool_calls")
-    },
+    **{f"nothing said: {told}, {reason}": fails("malformed", of=both_of(told, reason)) for told in NOTHING for reason
+        in ("stop", "tool_calls")},
 }  # fmt: skip
 
 
@@ -296,42 +244,30 @@ CHAT_USAGE: list[tuple[dict[str, Any], Usage]] = [
     # proxies that put all of Anthropic's input into prompt_tokens
     (prompt(2_600, 20, cached_tokens=100, cache_creation_tokens=50), Usage(2_600, 20, cached=100, written=50)),
     (prompt(2_600, 20, cached_tokens=5) | {"cache_creation_input_tokens": 70}, Usage(2_600, 20, cached=5, written=70)),
-    (
-        prompt(2_600, 20) | {"prompt_tokens_details": {"cache_write_tokens": "x"}, "cache_creation_input_tokens": -1},
-        Usage(2_600, 20),
-    ),
+    (prompt(2_600, 20) | {"prompt_tokens_details": {"cache_write_tokens": "x"}, "cache_creation_input_tokens": -1},
+     Usage(2_600, 20)),
     # counted beside the prompt after all: never more than there is
     (prompt(2_600, 20, cached_tokens=2_500, cache_write_tokens=400), Usage(2_600, 20, cached=2_500, written=100)),
     # DeepSeek
-    (
-        prompt(100, 20) | {"prompt_cache_hit_tokens": 64, "prompt_cache_miss_tokens": 36} | reasoned(12),
-        Usage(100, 20, cached=64, reasoning=12),
-    ),
+    (prompt(100, 20) | {"prompt_cache_hit_tokens": 64, "prompt_cache_miss_tokens": 36} | reasoned(12),
+     Usage(100, 20, cached=64, reasoning=12)),
     # Moonshot
     (prompt(100, 20) | {"cached_tokens": 50}, Usage(100, 20, 50)),
     # OpenRouter
-    (
-        prompt(194, 2, cached_tokens=20, cache_write_tokens=100, audio_tokens=0) | reasoned(0)
-        | {"cost": 0.95, "is_byok": False, "cost_details": {"upstream_inference_cost": 19}},
-        Usage(194, 2, cached=20, written=100),
-    ),
+    (prompt(194, 2, cached_tokens=20, cache_write_tokens=100, audio_tokens=0) | reasoned(0) | {"cost": 0.95,
+         "is_byok": False, "cost_details": {"upstream_inference_cost": 19}}, Usage(194, 2, cached=20, written=100)),
     # OpenAI, of a recording
     (prompt(60, 2, cached_tokens=20, audio_tokens=50), Usage(60, 2, cached=20, audio=40)),
     # Groq
     (prompt(24, 51, cached_tokens=16) | {"queue_time": 0.04, "prompt_time": 0.001}, Usage(24, 51, cached=16)),
     # Perplexity: Sonar, then what deep research bills beside
     (prompt(8, 400) | {"search_context_size": "low"}, Usage(8, 400)),
-    (
-        prompt(33, 7_163) | {"citation_tokens": 20_016, "num_search_queries": 29, "reasoning_tokens": 73_997},
-        Usage(33 + 20_016, 7_163 + 73_997, reasoning=73_997),
-    ),
+    (prompt(33, 7_163) | {"citation_tokens": 20_016, "num_search_queries": 29, "reasoning_tokens": 73_997},
+     Usage(33 + 20_016, 7_163 + 73_997, reasoning=73_997)),
     # xAI
-    (
-        prompt(32, 9, text_tokens=32, image_tokens=0, cached_tokens=6)
-        | {"total_tokens": 135, "num_sources_used": 0}
-        | {"completion_tokens_details": {"reasoning_tokens": 94, "accepted_prediction_tokens": 0}},
-        Usage(32, 103, cached=6, reasoning=94),
-    ),
+    (prompt(32, 9, text_tokens=32, image_tokens=0, cached_tokens=6) | {"total_tokens": 135, "num_sources_used": 0} | {
+         "completion_tokens_details": {"reasoning_tokens": 94, "accepted_prediction_tokens": 0}},
+     Usage(32, 103, cached=6, reasoning=94)),
     # Alibaba
     (prompt(3_019, 104, cached_tokens=2_048, cache_creation_input_tokens=0), Usage(3_019, 104, cached=2_048)),
     # MiniMax
@@ -573,49 +509,30 @@ def function(**fields: Any) -> dict[str, Any]:
 
 
 CONTENT: dict[str, Row] = {
-    "calls get unique ids": gives(
-        Delta("so "), ToolDelta(0, '{"a":[1,2.5]}', "x1", "f"), ToolDelta(1, "{}", "call_1", "g"),
-        ToolDelta(2, '{"b":null}', "call_2", "g"), ToolDelta(3, "{}", "x1_3", "h"), Finish("tool_calls"),
-        of=(
-            google.events(generated("so "), *map(generated, CALLS), generated(finish="STOP")),
-            google.whole("so ", *CALLS, usage=None),
-        ),
-    ),
-    **{
-        f"it ends with {word}": gives(
-            Delta("half"), TOLD, Finish(common),
-            of=(
-                google.whole("half", finish=word),
-                google.events(generated("half"), generated(finish=word, usage=google.USAGE)),
-            ),
-        )
-        for common, words in CONTENT_ENDS.items()
-        for word in words.split()
-    },
+    "calls get unique ids": gives(Delta("so "), ToolDelta(0, '{"a":[1,2.5]}', "x1", "f"),
+        ToolDelta(1, "{}", "call_1", "g"), ToolDelta(2, '{"b":null}', "call_2", "g"), ToolDelta(3, "{}", "x1_3", "h"),
+        Finish("tool_calls"),
+        of=(google.events(generated("so "), *map(generated, CALLS), generated(finish="STOP")),
+            google.whole("so ", *CALLS, usage=None))),
+    **{f"it ends with {word}": gives(Delta("half"), TOLD, Finish(common),
+            of=(google.whole("half", finish=word),
+                google.events(generated("half"), generated(finish=word, usage=google.USAGE)))) for common,
+        words in CONTENT_ENDS.items() for word in words.split()},
     "an unknown word": gives(Delta("x"), Finish("A_NEW_REASON"), of=in_both(ended("A_NEW_REASON", "x"))),
     "no word": gives(Delta("x"), Finish("other"), of=in_both(ended(f"as you said: {CANARY}", "x"))),
     "empty, cut": gives(Finish("length"), of=in_both(generated(finish="MAX_TOKENS"))),
     "empty, filtered": gives(Finish("content_filter"), of=in_both(generated(finish="SAFETY"))),
-    "the last reason counts": gives(
-        Delta("a"), Delta("b"), TOLD, Finish("length"),
-        of=google.events(generated("a", finish="STOP"), generated("b", finish="MAX_TOKENS", usage=google.USAGE)),
-    ),
-    "usage when it changes": gives(
-        Delta("a"), Usage(9, 0), Delta("b"), Usage(9, 7, reasoning=5), Finish("stop"),
-        of=google.events(
-            generated("a", usage=INPUT), generated("b", usage=INPUT), generated(usage=THOUGHT),
-            generated(finish="STOP", usage=THOUGHT),
-        ),
-    ),
-    "the first candidate counts": gives(
-        Delta("first"), Finish("stop"), of=of_json(with_second(generated("first", finish="STOP")))
-    ),
-    "feedback without a block": gives(
-        Delta("x"), TOLD, Finish("stop"), of=google.whole("x", promptFeedback={"safetyRatings": []})
-    ),
-    "feedback beside a candidate": gives(
-        Delta("x"), TOLD, Finish("stop"), of=google.whole("x", promptFeedback={"blockReason": "OTHER"})
-    ),
+    "the last reason counts": gives(Delta("a"), Delta("b"), TOLD, Finish("length"),
+        of=google.events(generated("a", finish="STOP"), generated("b", finish="MAX_TOKENS", usage=google.USAGE))),
+    "usage when it changes": gives(Delta("a"), Usage(9, 0), Delta("b"), Usage(9, 7, reasoning=5), Finish("stop"),
+        of=google.events(generated("a", usage=INPUT), generated("b", usage=INPUT), generated(usage=THOUGHT),
+            generated(finish="STOP", usage=THOUGHT))),
+    "the first candidate counts": gives(Delta("first"), Finish("stop"),
+        of=of_json(with_second(generated("first", finish="STOP")))),
+    "feedback without a block": gives(Delta("x"), TOLD, Finish("stop"),
+        of=google.whole("x", promptFeedback={"safetyRatings": []})),
+    "feedback beside a candidate": gives(Delta("x"), TOLD, Finish("stop"),
+        of=google.whole("x", promptFeedback={"blockReason": "OTHER"})),
     "a blocked prompt": fails("refused", Usage(9, 0), of=in_both(checked(BLOCKED))),
     "no reason": fails("truncated", of=google.whole("x", finish=None, usage=None)),
     "no content": fails("malformed", of=of_json({"candidates": [{"finishReason": "STOP"}]})),
@@ -673,22 +590,13 @@ def test_thoughts_are_not_output_and_unknown_parts_are_signs_of_life() -> None:
 CONTENT_USAGE: list[tuple[dict[str, Any], Usage | None]] = [
     ({"promptTokenCount": 100, "candidatesTokenCount": 20}, Usage(100, 20)),
     ({"promptTokenCount": 100}, Usage(100, 0)),
-    (
-        {"promptTokenCount": 100, "candidatesTokenCount": 20, "thoughtsTokenCount": 15, "totalTokenCount": 135},
-        Usage(100, 35, reasoning=15),
-    ),
+    ({"promptTokenCount": 100, "candidatesTokenCount": 20, "thoughtsTokenCount": 15, "totalTokenCount": 135},
+     Usage(100, 35, reasoning=15)),
     ({"promptTokenCount": 100, "candidatesTokenCount": 20, "cachedContentTokenCount": 60}, Usage(100, 20, cached=60)),
     ({"promptTokenCount": 100, "cachedContentTokenCount": 999}, Usage(100, 0, cached=100)),
-    (
-        {
-            "promptTokenCount": 100, "cachedContentTokenCount": 40,
-            "promptTokensDetails": [
-                {"modality": "TEXT", "tokenCount": 30}, {"modality": "AUDIO", "tokenCount": 70}, "x",
-            ],
-            "cacheTokensDetails": [{"modality": "AUDIO", "tokenCount": 40}],
-        },
-        Usage(100, 0, cached=40, audio=30),
-    ),
+    ({"promptTokenCount": 100, "cachedContentTokenCount": 40,
+         "promptTokensDetails": [{"modality": "TEXT", "tokenCount": 30}, {"modality": "AUDIO", "tokenCount": 70}, "x"],
+         "cacheTokensDetails": [{"modality": "AUDIO", "tokenCount": 40}]}, Usage(100, 0, cached=40, audio=30)),
     ({"promptTokenCount": 9, "promptTokensDetails": [{"modality": "AUDIO", "tokenCount": 70}]}, Usage(9, 0, audio=9)),
     ({"promptTokenCount": 9, "promptTokensDetails": {"modality": "AUDIO"}}, Usage(9, 0)),
     ({"promptTokenCount": 100, "thoughtsTokenCount": "x"}, None),

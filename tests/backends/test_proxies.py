@@ -439,18 +439,6 @@ async def test_every_provider_uses_the_given_proxy(
     assert [asked.method for asked in guarded.asked] == ["POST", "POST"]
 
 
-async def test_a_fault_does_not_contain_the_password_of_the_proxy(
-    vendor: Vendor, make: Make, guarded: ProxyServer
-) -> None:
-    wrong = guarded.url.replace("://", f"://wrong:{PASSWORD}@")
-    provider = vendor.make(KEY, base_url=f"http://{NAME}:1", proxy=wrong)
-    with pytest.raises(ProviderFault) as caught:
-        await chunks_of(provider, call())
-    await provider.aclose()
-    assert guarded.place in caught.value.message
-    assert PASSWORD not in str(vars(caught.value))
-
-
 def test_proxy_cannot_be_combined_with_a_transport(vendor: Vendor) -> None:
     for more in ({"proxy": "http://p:1"}, {"verify": False}):
         with pytest.raises(ValidationFailed, match="cannot be combined with transport="):

@@ -16,7 +16,6 @@ from routewright.backends.providers.http import HttpProvider
 from routewright.wire import (
     Chunk,
     Delta,
-    Finish,
     FunctionCall,
     Message,
     Model,
@@ -118,21 +117,6 @@ def test_reasoning_of_claude_is_streamed_and_complete_before_what_follows() -> N
     assert told == [Thought("abc"), Thought("def"), Thought(item=thinks("abcdef")), Delta("so")]
 
 
-def test_a_block_that_is_not_first_has_its_position() -> None:
-    chunks = answered_by_claude([thinks("a"), anthropic.said("One."), WEATHER, thinks("b"), EVENTS], stream=False)
-    items = [chunk.item for chunk in chunks if isinstance(chunk, Thought) and chunk.item]
-    assert items == [thinks("a"), thinks("b") | {"at": [4, 1]}]
-
-
-def test_an_invalid_position_loses_no_text_and_no_call() -> None:
-    asked = [ToolCall("toolu_1", FunctionCall("get_weather", '{"location": "Paris"}'))]
-    for place in (None, "x", [1], ["a", 2], [9, 9], {"chars": 1}):
-        item = thinks("a") | {"at": place}
-        answer = Message("assistant", "One.", asked, reasoning=Reasoning("anthropic", [item]))
-        content = next_call("anthropic", "claude-opus-5", answer)["messages"][1]["content"]
-        assert sorted(block["type"] for block in content) == ["text", "thinking", "tool_use"]
-
-
 def test_text_parts_follow_the_reasoning() -> None:
     answer = Message("assistant", [TextPart("a"), TextPart("b")], reasoning=Reasoning("anthropic", [thinks("t")]))
     content = next_call("anthropic", "claude-opus-5", answer)["messages"][1]["content"]
@@ -184,28 +168,17 @@ LONDON = gemini.called("get_weather", {"location": "London"}, "c2")
 GEMINI_ANSWERS: dict[str, tuple[list[list[dict[str, Any]]], list[dict[str, Any]]]] = {
     "a call": ([[signed(PARIS, "QQ==")]], [signed(PARIS, "QQ==")]),
     "calls at once, the first of which is signed": ([[signed(PARIS, "QQ=="), LONDON]], [signed(PARIS, "QQ=="), LONDON]),
-    "calls that are both signed": (
-        [[signed(PARIS, "QQ==")], [signed(LONDON, "Qg==")]],
-        [signed(PARIS, "QQ=="), signed(LONDON, "Qg==")],
-    ),
+    "calls that are both signed": ([[signed(PARIS, "QQ==")], [signed(LONDON, "Qg==")]],
+        [signed(PARIS, "QQ=="), signed(LONDON, "Qg==")]),
     "a signed text": ([[signed({"text": "So."}, "QQ==")]], [signed({"text": "So."}, "QQ==")]),
-    "a signature alone at the end": (
-        [[{"text": "S"}], [{"text": "o."}], [signed({"text": ""}, "QQ==")]],
-        [signed({"text": "So."}, "QQ==")],
-    ),
-    "a text and a signed call": (
-        [[{"text": "I look."}, signed(PARIS, "QQ==")]],
-        [{"text": "I look."}, signed(PARIS, "QQ==")],
-    ),
-    "a signed text that goes on": (
-        [[signed({"text": "One. "}, "QQ==")], [{"text": "Two."}]],
-        [signed({"text": "One. "}, "QQ=="), {"text": "Two."}],
-    ),
-    "a thought that is shown": (
-        [[{"text": "hm", "thought": True}], [signed(PARIS, "QQ==")]],
-        [signed(PARIS, "QQ==")],
-    ),
-}
+    "a signature alone at the end": ([[{"text": "S"}], [{"text": "o."}], [signed({"text": ""}, "QQ==")]],
+        [signed({"text": "So."}, "QQ==")]),
+    "a text and a signed call": ([[{"text": "I look."}, signed(PARIS, "QQ==")]],
+        [{"text": "I look."}, signed(PARIS, "QQ==")]),
+    "a signed text that goes on": ([[signed({"text": "One. "}, "QQ==")], [{"text": "Two."}]],
+        [signed({"text": "One. "}, "QQ=="), {"text": "Two."}]),
+    "a thought that is shown": ([[{"text": "hm", "thought": True}], [signed(PARIS, "QQ==")]], [signed(PARIS, "QQ==")]),
+}  # fmt: skip
 
 
 def answered_by_gemini(pieces: list[list[dict[str, Any]]], *, stream: bool) -> list[Chunk]:
@@ -276,32 +249,18 @@ def listed(text: str) -> list[dict[str, Any]]:
 
 
 HOSTED: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
-    **{
-        name: (model, *of_field("reasoning_content"))
-        for name, model in {
-            "deepseek": "deepseek-v4-pro", "moonshotai": "kimi-k3", "zai": "glm-5.3", "xiaomi": "mimo-v2.6-pro",
-            "alibaba": "qwen3.8-max", "togetherai": "zai-org/GLM-5.3", "llamacpp": "qwen",
-        }.items()
-    },
-    **{
-        name: (model, *of_field("reasoning"))
-        for name, model in {"cerebras": "gpt-oss-120b", "vllm": "qwen", "ollama": "qwen3"}.items()
-    },
-    "openrouter": (
-        "anthropic/claude-opus-5",
+    **{name: (model, *of_field("reasoning_content")) for name,
+        model in {"deepseek": "deepseek-v4-pro", "moonshotai": "kimi-k3", "zai": "glm-5.3", "xiaomi": "mimo-v2.6-pro",
+            "alibaba": "qwen3.8-max", "togetherai": "zai-org/GLM-5.3", "llamacpp": "qwen"}.items()},
+    **{name: (model, *of_field("reasoning")) for name,
+        model in {"cerebras": "gpt-oss-120b", "vllm": "qwen", "ollama": "qwen3"}.items()},
+    "openrouter": ("anthropic/claude-opus-5",
         [{"reasoning": piece.get("text"), "reasoning_details": [piece]} for piece in DETAILS],
-        {"reasoning_details": WHOLE_DETAILS},
-    ),
-    "minimax": (
-        "MiniMax-M3",
-        [{"reasoning_details": [MINIMAX | {"text": text}]} for text in ("Let me ", "see.")],
-        {"reasoning_details": [MINIMAX | {"text": "Let me see."}]},
-    ),
-    "mistral": (
-        "mistral-large-4",
-        [{"content": listed("Let me ")}, {"content": listed("see.")}],
-        {"content": listed("Let me see.")},
-    ),
+        {"reasoning_details": WHOLE_DETAILS}),
+    "minimax": ("MiniMax-M3", [{"reasoning_details": [MINIMAX | {"text": text}]} for text in ("Let me ", "see.")],
+        {"reasoning_details": [MINIMAX | {"text": "Let me see."}]}),
+    "mistral": ("mistral-large-4", [{"content": listed("Let me ")}, {"content": listed("see.")}],
+        {"content": listed("Let me see.")}),
     "xai": ("grok-4.7", of_field("reasoning_content")[0], {}),
     "groq": ("openai/gpt-oss-120b", of_field("reasoning")[0], {}),
     "openai": ("gpt-5.1", of_field("reasoning_content")[0], {}),
@@ -334,15 +293,6 @@ def test_a_host_is_sent_reasoning_where_it_accepts_it(name: str, row: Any) -> No
             "tool_calls": [SENT_CALL | {"id": short}],
         }
     assert message == plain | back
-
-
-def test_reasoning_of_a_complete_answer_is_read_too() -> None:
-    said = {"role": "assistant", "content": "So.", "reasoning_content": "Let me see."}
-    document = json.dumps({"choices": [{"index": 0, "message": said, "finish_reason": "stop"}]}).encode()
-    reader = OpenAIProvider("k", name="deepseek")._reader(call(), {})
-    assert list(decode_body(reader, document)) == [
-        Thought("Let me see."), Thought(item={"reasoning_content": "Let me see."}), Delta("So."), Finish("stop"),
-    ]  # fmt: skip
 
 
 def test_encrypted_reasoning_is_joined_and_complete_before_its_call() -> None:

@@ -221,15 +221,12 @@ THINKING: dict[str, dict[str, Any]] = {
     "moonshotai/kimi-k3.1-pro": efforts("low", "low", "high", "high", "max"),
     "moonshotai/kimi-k2.6": toggled(ON, OFF),
     "moonshotai/kimi-k2.7-code": NOTHING,
-    "alibaba/qwen3.8-max": {
-        word: {"enable_thinking": True, "reasoning_effort": effort}
-        for word, effort in zip(ORDER, ("low", "low", "medium", "xhigh", "xhigh"), strict=True)
-    }
-    | {"none": {"enable_thinking": False}, "bound": of_qwen(BOUND)},
+    "alibaba/qwen3.8-max": {word: {"enable_thinking": True, "reasoning_effort": effort} for word,
+        effort in zip(ORDER, ("low", "low", "medium", "xhigh", "xhigh"), strict=True)} | {
+        "none": {"enable_thinking": False}, "bound": of_qwen(BOUND)},
     "alibaba/qwen-plus": budgets(of_qwen, 1024, 2000, 2000, 2000, 2000, BOUND, none={"enable_thinking": False}),
-    "alibaba/qwen3-235b-a22b-thinking-2507": budgets(
-        lambda count: {"thinking_budget": count}, 1024, 2000, 2000, 2000, 2000, BOUND, none=None
-    ),
+    "alibaba/qwen3-235b-a22b-thinking-2507": budgets(lambda count: {"thinking_budget": count}, 1024, 2000, 2000, 2000,
+        2000, BOUND, none=None),
     "alibaba/qwen3-coder-plus": NOTHING,
     "zai/glm-4.6": toggled(ON, OFF),
     "zai/glm-5.2": efforts("low", "low", "high", "high", "max", on=ON, none=OFF),
@@ -255,9 +252,8 @@ THINKING: dict[str, dict[str, Any]] = {
     "lmstudio/qwen/qwen3.8-27b": LOW_TO_HIGH,
     "anthropic/claude-3-7-sonnet-20250219": budgets(of_claude, 1024, 2000, 2000, 2000, 2000, BOUND, none={}),
     "anthropic/claude-haiku-4-5": budgets(of_claude, 1024, 2000, 2000, 2000, 2000, BOUND, none={}),
-    "anthropic/claude-opus-4-6": adaptive(
-        *GRADES, thinking={"thinking": {"type": "adaptive"}}, none={}, bound=of_claude(BOUND)
-    ),
+    "anthropic/claude-opus-4-6": adaptive(*GRADES, thinking={"thinking": {"type": "adaptive"}}, none={},
+        bound=of_claude(BOUND)),
     "anthropic/claude-opus-4-8": adaptive(*GRADES, none=OFF),
     "anthropic/claude-sonnet-5": adaptive(*GRADES, none=OFF),
     "anthropic/claude-haiku-5-5": adaptive(*GRADES, none=OFF),
@@ -265,16 +261,15 @@ THINKING: dict[str, dict[str, Any]] = {
     "anthropic/claude-opus-5-5": adaptive(*GRADES, none=None),
     "anthropic/claude-fable-5": adaptive(*GRADES, none=None),
     "google/gemini-2.5-pro": budgets(of_budget, 1024, 2000, 2000, 2000, 2000, BOUND, none=None),
-    "google/gemini-2.5-flash": budgets(
-        of_budget, 1024, 2000, 2000, 2000, 2000, BOUND, none=of_gemini(thinkingBudget=0)
-    ),
+    "google/gemini-2.5-flash": budgets(of_budget, 1024, 2000, 2000, 2000, 2000, BOUND,
+        none=of_gemini(thinkingBudget=0)),
     "google/gemini-3-pro-preview": levels("low", "low", "high", "high", "high"),
     "google/gemini-3.1-pro-preview": levels("low", "low", "medium", "high", "high"),
     "google/gemini-3.6-flash": levels("minimal", "low", "medium", "high", "high"),
     "google/gemini-3.8-flash": levels("low", "low", "medium", "high", "high"),
     "google/gemini-4-argon": levels("low", "low", "medium", "high", "high"),
     "google/gemma-4-31b-it": NOTHING,
-}
+}  # fmt: skip
 """The fields for each effort, and for a budget of 2,048 tokens with a cap of 4,000; None: not expressible."""
 
 
@@ -580,14 +575,12 @@ PARTS: list[tuple[str, Any, Any]] = [
     ("vllm/m", AUDIO, CHAT_AUDIO),
     ("mistral/m", FILE, None),
     ("xai/m", FILE, None),
-    ("anthropic/claude-opus-5", ADDRESS, {
-        "type": "document", "source": {"type": "url", "url": "https://x.example/a"}, "title": "b.pdf",
-    }),
+    ("anthropic/claude-opus-5", ADDRESS,
+     {"type": "document", "source": {"type": "url", "url": "https://x.example/a"}, "title": "b.pdf"}),
     ("anthropic/claude-opus-5", AUDIO, None),
     ("google/gemini-3.5-flash", FILE, {"inlineData": {"mimeType": "application/pdf", "data": "QUJD"}}),
-    ("google/gemini-3.5-flash", ADDRESS, {
-        "fileData": {"fileUri": "https://x.example/a", "mimeType": "application/pdf"},
-    }),
+    ("google/gemini-3.5-flash", ADDRESS,
+     {"fileData": {"fileUri": "https://x.example/a", "mimeType": "application/pdf"}}),
     ("google/gemini-3.5-flash", AUDIO, {"inlineData": {"mimeType": "audio/mp3", "data": "QUJD"}}),
 ]  # fmt: skip
 

@@ -55,15 +55,13 @@ NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}, "req
         ({"oneOf": [{"type": "integer"}, {"type": "string"}]}, 0),
         ({"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"const": 5}}}, 5),
         ({"allOf": [{"$ref": "#/$defs/n"}], "$defs": {"n": {"type": "integer"}}}, 0),
-        (
-            {"allOf": [{"properties": {"a": {"const": 1}}, "required": ["a"]}, {"properties": {"b": {"const": 2}}}]},
-            {"a": 1},
-        ),
+        ({"allOf": [{"properties": {"a": {"const": 1}}, "required": ["a"]}, {"properties": {"b": {"const": 2}}}]},
+         {"a": 1}),
         ({"type": "object", "properties": {"a": True, "b": True}, "anyOf": [{"required": ["b"]}]}, {"b": "sandbox"}),
         ({"type": "integer", "minimum": 3.2, "maximum": 4.5}, 4),
         ({"type": "string", "pattern": r"^[A-Z]{3}-\d{2}$", "maxLength": 6}, "sandbo"),
     ],
-)
+)  # fmt: skip
 def test_an_example_is_small_and_matches_the_schema(schema: Any, example: Any) -> None:
     assert example_of(schema) == example
 

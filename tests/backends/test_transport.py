@@ -97,32 +97,6 @@ def test_a_refused_connection_is_not_a_local_fault() -> None:
     assert failure_of("x.example", "no", error).kind == "connect"
 
 
-async def test_connection_is_reused(server: Upstream, transport: Transport) -> None:
-    for _ in range(20):
-        assert await fetch(transport, server.url) == b"hello"
-    assert server.opened == 1
-
-
-async def test_concurrent_requests_get_their_own_answers(server: Upstream, transport: Transport) -> None:
-    async def one(number: int) -> None:
-        assert await fetch(transport, server.url, b"%d" % number) == b"%d" % number
-
-    async with anyio.create_task_group() as group:
-        for number in range(100):
-            group.start_soon(one, number)
-
-
-async def test_body_is_read_as_it_arrives(server: Upstream, transport: Transport) -> None:
-    gate = Gate()
-    server.answers = [text(b"first", gate, b"second", chunked=True)]
-    async with transport.request("POST", server.url, headers={}) as response:
-        pieces = response.chunks()
-        assert await anext(pieces) == b"first"
-        gate.open()
-        assert await anext(pieces) == b"second"
-        assert await anext(pieces, None) is None
-
-
 async def test_long_body_is_sent_without_a_warning(server: Upstream, transport: Transport) -> None:
     body = b"x" * (LIMIT - 1) + b"yz"
     server.answers = [text(b"thanks")]
@@ -141,18 +115,6 @@ async def test_refused_connection_is_a_connect_fault(transport: Transport) -> No
     assert fault.kind == "connect"
     assert "127.0.0.1" in str(fault)
     assert "ssl" not in str(fault)
-
-
-async def test_unknown_host_is_a_connect_fault(transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*args: Any, **more: Any) -> Any:
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", fail)
-    assert (await fault_of(transport, "http://nowhere.example/")).kind == "connect"
-
-
-async def test_failed_tls_is_a_connect_fault(server: Upstream, transport: Transport) -> None:
-    assert (await fault_of(transport, f"https://127.0.0.1:{server.port}/")).kind == "connect"
 
 
 async def test_an_untrusted_certificate_is_named_as_the_reason(transport: Transport) -> None:
@@ -273,18 +235,6 @@ async def test_a_request_is_sent_once_more_at_most(transport: Transport) -> None
         await transport.aclose()
 
 
-async def test_fault_shows_nothing_of_the_request(server: Upstream, transport: Transport) -> None:
-    server.answers = [Answer([b"this is not HTTP\r\n\r\n"], raw=True), Answer([Cut()], raw=True)]
-    for _ in range(2):
-        with pytest.raises(ProviderFault) as caught:
-            async with transport.request("POST", server.url, headers={"authorization": "canary"}, body=b"canary"):
-                pass
-        error: BaseException | None = caught.value
-        while error is not None:
-            assert "canary" not in f"{error!r} {error} {error.args}"
-            error = error.__cause__ or error.__context__
-
-
 async def test_redirect_is_not_followed(server: Upstream, transport: Transport) -> None:
     server.answers = [text(b"", status=307, location=f"{server.url}/elsewhere")]
     async with transport.request("POST", server.url, headers={}) as response:
@@ -368,13 +318,6 @@ async def test_answer_that_cannot_be_decompressed_is_malformed(
 # --- leaving early
 
 
-async def test_leaving_early_closes_the_connection(server: Upstream, transport: Transport) -> None:
-    server.answers = [text(b"first", Gate(), chunked=True)]
-    async with transport.request("POST", server.url, headers={}) as response:
-        assert await anext(response.chunks()) == b"first"
-    assert await anyio.to_thread.run_sync(server.wait_connected, 0)
-
-
 async def test_cancel_closes_the_connection_and_leaves_the_pool_usable(server: Upstream, transport: Transport) -> None:
     for pieces in ([b"first", Gate()], [Gate()]):
         server.answers = [text(*pieces, chunked=True)]
@@ -408,20 +351,6 @@ async def test_cancelled_requests_never_give_their_answers_to_others(
                 await anyio.lowlevel.checkpoint()
             for scope in asking:
                 scope.cancel()
-
-
-async def test_context_may_be_exited_in_another_task(server: Upstream, transport: Transport) -> None:
-    server.answers = [text(b"first", Gate(), chunked=True)]
-    exchange = transport.request("POST", server.url, headers={})
-
-    async def enter() -> None:
-        await anext((await exchange.__aenter__()).chunks())
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(enter)
-    async with anyio.create_task_group() as group:
-        group.start_soon(exchange.__aexit__, None, None, None)
-    assert await anyio.to_thread.run_sync(server.wait_connected, 0)
 
 
 # --- loops, threads, processes
@@ -635,21 +564,6 @@ except UpstreamFailed as error:
     said = run_python(script)
     assert said.startswith("1 every attempt failed: mine/x (request: ")
     assert "needs the extra 'trio' (httpcore2 is missing): pip install 'routewright[trio]')" in said
-
-
-def test_missing_extra_is_named_in_one_sentence() -> None:
-    script = """
-import sys
-sys.modules["httpcore2"] = None
-try:
-    import routewright.backends.transport.httpx2
-except ModuleNotFoundError as error:
-    print(error, file=sys.stderr)
-"""
-    assert run_python(script) == (
-        "routewright.backends.transport.httpx2 needs the extra 'trio' (httpcore2 is missing): "
-        "pip install 'routewright[trio]'\n"
-    )
 
 
 @table(("encoding", "shown"), [("br", "br"), ("sk-Canary/" * 5, "not shown")])
