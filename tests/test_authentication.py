@@ -107,12 +107,6 @@ async def test_a_revoked_key_of_an_operator_is_refused_at_once_here_and_within_t
     await here.aclose()
 
 
-def test_the_blocking_twin_authenticates_operators(tmp_path: Path) -> None:
-    with Console(f"sqlite:///{tmp_path}/traces.db").blocking as console:
-        new = console.create_key("_system", name="ada", scopes=["console:read"])
-        assert console.authenticate_operator(bearer(new)).key_id == new.key.id
-
-
 async def test_a_key_of_the_other_environment_is_refused_with_a_hint(console: Console) -> None:
     live, test = await a_key(console), await a_key(console, environment="sandbox")
     assert await refused(console, bearer(live), "sandbox") == (
@@ -181,15 +175,6 @@ async def test_results_are_cached_for_two_seconds(console: Console, watched: Wat
     await clock.advance(0.001)
     assert await holds(console, new)
     assert watched.asked == {"KeyByDigest": 1, "Stands": 1}
-
-
-async def test_the_cache_time_can_be_shorter(watched: Watched, clock: FakeClock) -> None:
-    console = Console(watched, clock=clock, secret=PRESENT, recheck_s=0)
-    new = await a_key(console)
-    watched.asked.clear()
-    for _ in range(3):
-        assert await holds(console, new)
-    assert watched.asked["KeyByDigest"] == 3
 
 
 @pytest.mark.parametrize("how", ["revoke_key", "change_key"])
@@ -450,16 +435,6 @@ async def test_a_staggered_change_of_the_variables_refuses_no_key(
         old = restarted
     with pytest.raises(ValidationFailed, match=f"{SECRET}: sets the root secret, which only you can change"):
         await old.rotate_secret()
-
-
-async def test_only_true_forces_a_rotation(clock: FakeClock) -> None:
-    console = Console(MemoryStorage(), clock=clock)
-    new = await a_key(console)
-    await console.rotate_secret()
-    for force in (1, "yes", None):
-        with pytest.raises(ValidationFailed):
-            await console.rotate_secret(force=force)  # type: ignore[arg-type]
-    assert await holds(console, new)
 
 
 def test_digests_name_the_pepper_derived_from_the_root_secret(clock: FakeClock) -> None:

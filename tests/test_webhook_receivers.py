@@ -39,7 +39,7 @@ from routewright._core.webhooks.endpoint import SAMPLES
 from routewright._core.webhooks.outbox import body_of
 from routewright.errors import SignatureError
 from routewright.webhook import SeenEvents, StandardWebhookSigner, WebhookEvent, verify_request
-from routewright.wire import Event, EventType, PushedEvent
+from routewright.wire import Event, EventType
 from routewright.wire.account import Secret
 from tests.tables import table
 
@@ -299,19 +299,12 @@ def test_the_service_signature_is_verified_first() -> None:
     "body",
     [
         b"",
-        b"null",
         b"[]",
-        b"{}",
         b"\xff",
-        b'"\xff"',
-        b'{"id":"evt_1"',
         BODY[:-1],
         BODY + b"}",
-        BODY.replace(b'"id"', b'"ID"'),
         BODY.replace(b'"evt_1"', b"1"),
-        BODY.replace(b'"2026-11-22T09:30:00.123Z"', b"null"),
         b'{"id":"evt_1","type":"t","created_at":"c","data":[]}',
-        b"[" * 100_000,
         b'{"id":' + b"[" * 100_000,
     ],
 )
@@ -419,24 +412,6 @@ def test_stripes_library_and_ours_verify_each_other(text: str, at: int) -> None:
     WebhookSigner(SECRET).verify(body, made, at)
 
 
-def test_stripes_library_reads_our_events() -> None:
-    body = BODY.replace(b"{", b'{"object":"event",', 1)
-    event = STRIPE.Webhook.construct_event(body, signed(body, time.time())[0][1], SECRET, api_key="sk_test_1")
-    assert (event.id, event.type) == ("evt_1", "router.error_burst")
-    with pytest.raises(STRIPE.SignatureVerificationError, match="tolerance"):
-        STRIPE.Webhook.construct_event(body, signed(body, NOW)[0][1], SECRET)
-
-
-@given(st.permutations(range(12)))
-def test_events_sort_by_time_then_by_id(order: list[int]) -> None:
-    bodies = [
-        body_of(event_of("cache.evicted", f"evt_{number:02}", f"2026-11-22T09:30:{number // 2:02}.000Z"))
-        for number in range(12)
-    ]
-    came = [verify_request(bodies[place], dict(signed(bodies[place], NOW)), SECRET, now=NOW) for place in order]
-    assert [event.id for event in sorted(came + came)] == [f"evt_{number // 2:02}" for number in range(24)]
-
-
 @table("type", get_args(EventType))
 def test_a_body_has_five_fields_in_order(type: EventType) -> None:
     event = event_of(type)
@@ -454,12 +429,6 @@ def test_the_bytes_of_a_body_are_fixed() -> None:
         b'{"id":"evt_1","type":"billing.threshold_crossed","created_at":"2026-11-22T09:30:00.123Z","api_version":"v1",'
         b'"data":{"period":"2026-11","threshold_percent":80,"spent_usd":400.12,"limit_usd":500.0}}'
     )
-
-
-def test_there_is_a_sample_of_each_type() -> None:
-    assert {*SAMPLES} == {*get_args(EventType)}
-    assert [data.type for data in SAMPLES.values()] == [*SAMPLES]
-    assert {data.__class__ for data in SAMPLES.values()} == {*get_args(PushedEvent)}
 
 
 def test_seen_events_remember_the_newest() -> None:
@@ -488,11 +457,6 @@ def test_a_failed_event_is_new_again(error: BaseException) -> None:
     seen = SeenEvents()
     assert [is_new(seen, error), is_new(seen, error), is_new(seen), is_new(seen)] == [True, True, True, False]
     assert [is_new(seen, error), is_new(seen)] == [False, False], "what fails for a duplicate changes nothing"
-
-
-def test_errors_of_the_block_pass() -> None:
-    with pytest.raises(ValueError, match="why"), SeenEvents().once("evt_1"):
-        raise ValueError("why")
 
 
 def test_a_duplicate_during_handling_is_answered_503() -> None:

@@ -281,32 +281,3 @@ def test_accounts_are_filtered_and_paged_and_fit(open_ui: OpenUi, router: Router
     expect(page.get_by_role("region", name="Tag limits")).to_contain_text("$0.00 of $1.00")
     axe(page)
     no_sideways_scroll(page)
-
-
-@pytest.mark.usefixtures("crowd")
-def test_one_who_may_only_read_changes_nothing(
-    open_ui: OpenUi, router: Router, console: Console, problems: Problems
-) -> None:
-    page = open_ui(router, console, at="accounts/shop-00", writes=False)
-    expect(page.get_by_role("heading", name="Tag limits")).to_be_visible()
-    expect(page.get_by_role("main").get_by_role("button")).to_have_count(0)
-    for name in ("nobody", "100%"):
-        with problems.expect("GET .*/api/console.standing.*: 404$"):
-            page.goto(f"#/accounts/{name}")
-            expect(page.get_by_role("alert")).to_contain_text(f"no account '{name}'")
-
-
-def test_the_keyboard_is_enough(open_ui: OpenUi, router: Router, console: Console, store: BlockingConsole) -> None:
-    page = open_ui(router, console, at="accounts")
-    page.get_by_role("button", name="Create an account").focus()
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("dialog").get_by_label("Name", exact=True)).to_be_focused()
-    for key in ("acme", "Tab", "t", "Tab", "Space", "Enter"):
-        page.keyboard.type(key) if key.islower() else page.keyboard.press(key)
-    expect(page.get_by_role("heading", level=1)).to_have_text("acme")
-    assert (store.account("acme").plan, store.account("acme").prepaid) == ("team", True)
-    page.get_by_role("button", name="Add credit").focus()
-    page.keyboard.press("Enter")
-    expect(page.get_by_label("Amount")).to_be_focused()
-    leave(page)
-    expect(page.get_by_role("button", name="Add credit")).to_be_focused()

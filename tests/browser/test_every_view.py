@@ -231,6 +231,14 @@ def test_dialogs_are_accessible_and_hold_the_focus_and_give_it_back(open_ui: Ope
     expect(link).to_be_focused()
 
 
+def test_one_who_may_only_read_has_no_buttons_that_change(open_ui: OpenUi) -> None:
+    page, _ = open_store(open_ui, "plain", writes=False)
+    for address in ("overview", "accounts", "accounts/acme", "webhooks?account=globex", "policies/desk", "models"):
+        visit(page, address)
+        expect(page.get_by_role("main").get_by_role("button")).to_have_count(0)
+        expect(page.get_by_role("columnheader", name="Actions")).to_have_count(0)
+
+
 def test_the_address_of_a_trace_names_its_account(open_ui: OpenUi) -> None:
     page, _ = open_store(open_ui, "plain", at="traces")
     page.get_by_role("grid").get_by_role("link").first.press("Enter")

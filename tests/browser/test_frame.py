@@ -118,13 +118,3 @@ def test_the_first_tab_skips_to_the_content(open_ui: OpenUi) -> None:
     page.keyboard.press("Enter")
     expect(page.get_by_role("main")).to_be_focused()
     assert page.url.endswith("#/models")
-
-
-def test_a_link_signs_in_once(open_ui: OpenUi, problems: Problems) -> None:
-    page = open_ui(Router.sandbox())
-    assert "link" not in page.url
-    page.context.clear_cookies()
-    with problems.expect("POST .*/session: 401", "GET .*/session: 401"):
-        page.goto("about:blank")
-        page.goto("#link=of-the-test")
-        expect(page.get_by_role("alert")).to_contain_text("was used already")

@@ -7,14 +7,13 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import anyio
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from routewright import CallableProvider, Console, MemoryStorage, Model, Policy, Pricing, Router
 from routewright.console import BlockingConsole
 from routewright.policies import BlockingPolicyStore
-from routewright.wire import SYSTEM_ACCOUNT, PolicyRecord, PolicyShare, PutPolicyRecord, PutPolicyVersion, Write
+from routewright.wire import PolicyShare
 
 from .checks import axe, no_sideways_scroll
 from .chromium import loop_hidden
@@ -26,7 +25,6 @@ SMALL = Model(id="mine/small", quality=0.7, pricing_per_1m=Pricing(0.2, 0.8), co
 DESK = Policy(name="desk", goal="quality")
 CHEAP = Policy(name="desk", strategy="cost-optimized")
 NAME = "<img src=x onerror=alert(1)> a/b \u202e"
-HOSTILE = "<img src=x onerror=alert(1)> javascript:alert(1) \u202e " + "long" * 2_500 + "\nnext"
 
 
 @pytest.fixture
@@ -312,36 +310,3 @@ def test_a_policy_of_code_and_a_reader_have_no_buttons_that_publish(
         expect(reader.get_by_role("status")).to_have_count(0)
         expect(buttons).to_have_count(0)
         expect(reader.get_by_label("Policy, in JSON")).to_have_count(0)
-
-
-def test_hostile_texts_are_text(open_ui: OpenUi, router: Router, storage: MemoryStorage, problems: Problems) -> None:
-    at = "2026-11-22T10:00:00.000Z"
-    policy = Policy(name=NAME, models=[HOSTILE], goal="cost")
-    writes: list[Write] = [PutPolicyVersion(content, NAME, at, policy, HOSTILE, HOSTILE) for content in "ab"]
-    record = PolicyRecord(
-        name=NAME, draft=policy, drafted_at=at, drafted_by=HOSTILE, content="a", share=PolicyShare("b", 0.1, HOSTILE),
-        changed_at=at, changed_by=HOSTILE, note=HOSTILE,
-    )  # fmt: skip
-    page = open_ui(router)
-    with loop_hidden():  # no check of ours has seen these
-        anyio.run(storage.apply, SYSTEM_ACCOUNT, [*writes, PutPolicyRecord(record)])
-    page.goto("#/policies")
-    expect(row(page, "Policies", HOSTILE.strip())).to_be_visible()
-    no_sideways_scroll(page)
-    axe(page)
-    with problems.expect("policies.check.*: 400"):
-        page.get_by_role("link", name="onerror").click()
-        expect(page.get_by_role("heading", level=1)).to_have_text(NAME.strip())
-    expect(page.get_by_role("region", name="Draft")).to_contain_text("onerror=alert(1)")
-    no_sideways_scroll(page)
-    axe(page)
-    for tab in ("Versions", "Compare", "Simulate"):
-        page.get_by_role("link", name=tab, exact=True).click()
-        expect(page.get_by_role("main").get_by_role("heading", level=2)).to_be_visible()
-        no_sideways_scroll(page)
-    page.goto(f"{page.url.partition('?')[0]}?edit=1")
-    page.get_by_label("Policy, in JSON").fill(json.dumps({"name": NAME, "goal": HOSTILE}))
-    with problems.expect("policies.draft: 400"):
-        page.get_by_role("button", name="Save the draft").click()
-        expect(page.get_by_role("alert")).to_contain_text("onerror=alert(1)")
-    no_sideways_scroll(page)

@@ -53,18 +53,6 @@ def test_the_browser_that_the_command_opens_is_signed_in(page: Page, tmp_path: P
         page.goto("about:blank")
 
 
-def test_the_page_says_that_the_session_is_over(open_ui: Callable[..., Page], problems: Problems) -> None:
-    page = open_ui(Router.sandbox(), at="models")
-    expect(page.get_by_role("heading", level=1)).to_have_text("Models")
-    expect(page.get_by_text("Loading")).to_have_count(0)
-    ((name, value),) = [(cookie["name"], cookie["value"]) for cookie in page.context.cookies()]
-    page.context.add_cookies([{"name": name, "value": f"{value}x", "domain": "127.0.0.1", "path": "/"}])
-    with problems.expect("GET .*: 401"):
-        page.get_by_role("navigation").get_by_role("link", name="Cache").click()
-        expect(page.get_by_role("alert")).to_have_text("the session is over; start the command again")
-    expect(page.get_by_label("Key")).to_be_visible()
-
-
 def test_a_page_at_another_port_of_the_host_can_do_nothing(
     page: Page, serve: Callable[..., str], problems: Problems
 ) -> None:

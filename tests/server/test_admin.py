@@ -7,13 +7,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
-import httpx2
 import pytest
 
 from routewright import (
@@ -29,8 +27,6 @@ from routewright import (
 )
 from routewright._engine import readiness
 from routewright._engine.readiness import LEFT_S, WRITE_EVERY_S
-from routewright._runtime.worker import Detached
-from routewright.backends import tokens
 from routewright.errors import StorageFull, StorageUnavailable, UnsupportedWrite
 from routewright.protocols import Facts
 from routewright.server import create_admin, create_app
@@ -41,7 +37,6 @@ from tests.engine.faulty_storage import Behind
 from tests.tables import table
 
 from .asgi_request import ask
-from .uvicorn_server import served
 
 pytestmark = pytest.mark.anyio
 
@@ -188,40 +183,6 @@ async def test_it_says_what_the_last_write_said_and_tries_again_in_five_seconds(
     await router.aclose()
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of two megabytes."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
-    try:
-        mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
-    except FileNotFoundError:
-        mounted = False
-    if not mounted:
-        pytest.skip("only root may mount a small disk")
-    yield disk
-    subprocess.run(["umount", "--lazy", str(disk)], check=True)
-
-
-async def test_it_is_not_ready_on_a_disk_that_is_full(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readiness, "WRITE_EVERY_S", 0.0)
-    router = Router.sandbox(storage=SqliteStorage(small_disk / "traces.db"))
-    admin = create_admin(router)
-    assert [(await ask(admin, "/readyz")).status for _ in range(2)] == [200] * 2
-    filler = small_disk / "filler"
-    with filler.open("wb", buffering=0) as file, suppress(OSError):
-        while True:
-            file.write(bytes(1_000))
-    told = [await ask(admin, "/readyz") for _ in range(2)]
-    assert [(each.status, each.json.get("problem")) for each in told] == [
-        (503, "the storage cannot be written: storage_unavailable")
-    ] * 2
-    filler.unlink()
-    assert (await ask(admin, "/readyz")).status == 200
-    await router.aclose()
-
-
 async def test_it_is_not_ready_while_another_process_has_the_store_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,26 +241,6 @@ async def test_an_unanswered_query_is_repeated() -> None:
     await clock.sleep(LEFT_S)
     assert (await ask(admin, "/readyz")).status == 200
     freed.set()
-
-
-async def test_an_earlier_state_is_never_reported_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Quick(Detached[Any]):
-        """One that has come to its end before anybody can note that it began."""
-
-        def __init__(self, work: Any, worker: Any) -> None:
-            super().__init__(work, worker)
-            self._ended.block(20)
-
-    monkeypatch.setattr(readiness, "Detached", Quick)
-    state = {"state": fails}
-
-    async def now() -> None:
-        await state["state"]()
-
-    admin = create_admin(Router.sandbox(storage=Store(now)))
-    assert (await ask(admin, "/readyz")).status == 503
-    state["state"] = anyio.lowlevel.checkpoint
-    assert (await ask(admin, "/readyz")).status == 200
 
 
 async def test_a_storage_that_ignores_cancellation_times_out() -> None:
@@ -387,11 +328,6 @@ def test_ready_s_is_a_number_of_seconds(wrong: Any) -> None:
         create_admin(Router.sandbox(), ready_s=wrong)
 
 
-def test_it_is_served_by_a_real_server() -> None:
-    with served(create_admin(Router.sandbox())) as url, httpx2.Client(base_url=url) as client:
-        assert [client.get(path).status_code for path in ("/healthz", "/readyz", "/metrics")] == [200] * 3
-
-
 class SlowCounter:
     """Its tables take until the gate is open."""
 
@@ -463,14 +399,6 @@ async def test_token_tables_are_not_loaded_without_models_or_if_turned_off(route
     async with router(counter) as made:
         assert (await ask(create_admin(made), "/readyz")).status == 200
         assert counter.loaded == []
-
-
-async def test_the_bundled_tables_are_loaded_once() -> None:
-    async with Router(providers=[ScriptedProvider([], models=[LIVE])]) as router:
-        await router.warm()
-        assert "o200k_base" in tokens._encoders
-        assert router.engine.counting.loaded == {"o200k_base"}
-        await router.warm()
 
 
 async def test_it_is_not_ready_with_invalid_policies() -> None:

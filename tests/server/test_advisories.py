@@ -62,7 +62,6 @@ SCOPES: dict[str, dict[str, Scope | None]] = {
 """Who may use an address: everything that is served is listed here."""
 ROUTES = [(path, method, scope) for path, methods in SCOPES.items() for method, scope in methods.items()]
 PROTECTED = [(path, method, scope) for path, method, scope in ROUTES if scope is not OPEN]
-BODIES = ("/chat/completions", "/responses", "/messages", "/messages/count_tokens", "/route", "/decide")
 
 
 @pytest.fixture

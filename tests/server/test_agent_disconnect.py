@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import anyio
 import pytest
 
 from routewright import RateLimits
-from routewright.server import HttpLimits
 
 from .agent_runs import (
     CALL_NANOS,
     HOWS,
     PLAIN_KEY,
     SLOW_S,
-    STREAMED,
     STREAMED_KEY,
     House,
     How,
@@ -83,89 +80,6 @@ async def test_with_a_key_a_run_finishes_and_is_replayed(how: How, after_s: floa
     assert (run["id"], run["status"]) == (again.body["trace_id"], "completed")
     assert (event.data["trace_id"], event.data["status"]) == (run["id"], "completed")
     assert (await house.purses())["month"] == (10**9, 2 * CALL_NANOS, 0)
-
-
-@with_key
-@moments
-@storages
-async def test_a_client_that_returns_joins_the_run(how: How, after_s: float, storage_s: float | None) -> None:
-    house = await opened(storage_s=storage_s)
-    first = house.client(how)
-    async with anyio.create_task_group() as group:
-        group.start_soon(first.ask)
-        await house.clock.sleep(after_s)
-        first.leave()
-        again = await house.run(how)
-    assert house.clock.monotonic() == LASTS_S
-    assert again.body["output"] == "done"
-    assert len(house.provider.calls) == len(await house.rows()) == 2
-    assert len(await house.ends()) == len(await house.runs()) == 1
-    await house.check_nothing_is_held()
-
-
-@with_key
-async def test_a_joined_client_can_disconnect_without_harm(how: How) -> None:
-    house = await opened()
-    found = list[Any]()
-
-    async def run() -> None:
-        found.append(await house.run(how))
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(run)
-        await house.clock.sleep(1.0)
-        group.start_soon(house.client(how).ask_and_leave, 2.0)
-    assert [told.body["output"] for told in found] == ["done"]
-    assert len(house.provider.calls) == 2
-    assert len(await house.ends()) == len(await house.runs()) == 1
-    await house.check_nothing_is_held()
-
-
-@hows
-async def test_a_disconnect_during_a_refusal_holds_nothing(how: How) -> None:
-    house = await House([], prepaid=True).open()
-    await house.client(how).ask_and_leave(0.0)
-    assert await house.runs() == await house.ends() == []
-    await house.check_nothing_is_held()
-
-
-@pytest.mark.parametrize("how", [STREAMED, STREAMED_KEY], ids=["without a key", "with a key"])
-@pytest.mark.parametrize("breaks_after", [0, 1, 2])
-async def test_a_disconnect_may_be_noticed_when_sending(
-    how: How, breaks_after: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    house = await opened()
-    client = house.client(how)
-    client.breaks_after = breaks_after
-    await client.ask()
-    (run,) = await house.runs()
-    assert run["status"] == ("cancelled" if how.key is None else "completed")
-    assert len(await house.ends()) == 1
-    assert caplog.records == []
-    await house.check_nothing_is_held()
-
-
-@pytest.mark.parametrize("how", [STREAMED, STREAMED_KEY], ids=["without a key", "with a key"])
-async def test_a_client_that_reads_nothing_is_disconnected(how: How) -> None:
-    house = await House([slowly(asks("wait", {}))] * 3 + [says("done")]).open()
-    client = house.client(how)
-    client.reads = False
-    await client.ask()
-    gone_s = SLOW_S + HttpLimits().send_s  # it is sent to once a step has ended
-    assert house.clock.monotonic() == (gone_s if how.key is None else 6 * SLOW_S)
-    (run,) = await house.runs()
-    assert run["status"] == ("cancelled" if how.key is None else "completed")
-    await house.check_nothing_is_held()
-
-
-async def test_an_undeliverable_plain_answer_is_a_completed_run(caplog: pytest.LogCaptureFixture) -> None:
-    house = await opened()
-    client = house.client()
-    client.breaks_after = 0
-    await client.ask()
-    assert [run["status"] for run in await house.runs()] == ["completed"]
-    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
-    await house.check_nothing_is_held()
 
 
 @hows

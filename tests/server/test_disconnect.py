@@ -181,13 +181,6 @@ async def test_a_fault_after_content_is_an_error_event() -> None:
     assert b"route.completed" not in client.body
 
 
-async def test_a_fault_before_content_has_its_status() -> None:
-    house = House([Delta("one "), ProviderFault("server")])
-    client = client_of(stream=True, fallback={"models": [], "maxRetries": 0, "on_partial": "error"})
-    await house.serve(client)
-    assert (client.status, client.json["error"]["code"]) == (502, "router.upstream_failed")
-
-
 async def test_a_slow_reader_pauses_the_model_and_fills_no_memory() -> None:
     house = House([*[Delta("x" * 1_000) for _ in range(10_000)], Usage(3, 9), Finish("stop")])
     client = client_of(stream=True)

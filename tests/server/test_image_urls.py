@@ -14,10 +14,7 @@ from routewright.server import create_app
 from tests.core.url_samples import PRIVATE
 from tests.model_servers import LocalServer
 
-from .anthropic.clients import sdk as anthropic_sdk
 from .asgi_client import ask, scope_of
-from .openai.clients import sdk, site_of
-from .uvicorn_server import Site
 
 pytestmark = pytest.mark.anyio
 
@@ -197,39 +194,3 @@ async def test_fields_that_reach_other_machines_or_lift_a_cap_are_refused(server
         with pytest.raises(ValidationFailed):
             await machine.router.route(body, caller=KEYED)
     assert machine.calls == 0
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    with LocalServer({}) as running:
-        yield site_of(OpenAIProvider(name="vllm", base_url=running.url, models=[model_of("vllm")], environ={}))
-
-
-def test_openais_sdk_with_a_key_has_its_usual_fields_passed_and_others_ignored(site: Site) -> None:
-    with sdk(site) as client:
-        answer = client.chat.completions.with_raw_response.create(
-            model="vllm/vision",
-            messages=[{"role": "user", "content": "Hi"}],
-            user="ann",
-            logit_bias={"50256": -100},
-            presence_penalty=0.5,
-            prompt_cache_key="k",
-            prompt_cache_retention="24h",
-            store=True,
-            extra_body={"top_k": 5, "kv_transfer_params": {"remote_host": "10.0.0.7"}, "keep_alive": "5m"},
-        )
-    assert answer.parse().choices[0].message.content == "I am vision"
-    ignored = answer.headers["x-routewright-ignored"]
-    assert ignored == "keep_alive, kv_transfer_params, prompt_cache_retention, store"
-
-
-def test_anthropics_sdk_with_a_key_may_name_its_user_whoever_serves(site: Site) -> None:
-    with anthropic_sdk(site) as client:
-        message = client.messages.create(
-            model="vllm/vision",
-            max_tokens=50,
-            messages=[{"role": "user", "content": "Hi"}],
-            metadata={"user_id": "ann"},
-            extra_body={"top_k": 5},
-        )
-    assert message.content[0].type == "text"

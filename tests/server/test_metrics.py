@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
-from routewright import Caller, DenyList, OpenAIProvider, ProviderFault, Router, Settings, Trace
+from routewright import Caller, DenyList, ProviderFault, Router, Settings, Trace
 from routewright.backends.storage.memory import MemoryStorage
 from routewright.errors import UpstreamFailed
 from routewright.server import create_app
@@ -30,7 +30,6 @@ from .uvicorn_server import HELLO, Site, bearer
 
 pytestmark = pytest.mark.anyio
 
-ROOT = Path(__file__).parent.parent.parent
 MODELS = ["google/gemini-3.8-flash", "openai/gpt-4.1"]
 Labels = frozenset[tuple[str, str]]
 
@@ -176,15 +175,6 @@ async def test_gauges_are_read_when_rendered() -> None:
     assert [of(found, f"{name}_total") for name in ("traces_lost", "hooks_failed")] == [0, 0]
 
 
-def test_refused_provider_keys_are_counted() -> None:
-    provider = OpenAIProvider(["sk-first-key", "sk-second-key"])
-    metrics = Metrics(router := Router(providers=[provider]))
-    router.models()
-    assert of(told(metrics), "key_refused", provider="openai") == 0
-    provider._keys.refuse(provider._keys.keys[0], ProviderFault("auth", status=401))
-    assert of(told(metrics), "key_refused", provider="openai") == 1
-
-
 def test_a_failing_hook_is_counted_once() -> None:
     router = Router.sandbox()
     metrics = Metrics(router)
@@ -256,13 +246,6 @@ def test_every_metric_of_the_table_is_exported(site: tuple[Site, Metrics]) -> No
     assert all(private.isdisjoint(figure.labels) for figure in FIGURES.values())
 
 
-def test_routers_have_separate_metrics() -> None:
-    first, second = (Metrics(Router.sandbox()) for _ in range(2))
-    first._router.blocking.route("Hello")
-    first._router.blocking.flush()
-    assert of(told(second), "call_duration_seconds_count", environment="sandbox") == 0
-
-
 def test_a_failing_observer_is_logged_and_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
     made = Site()
     seen: list[int] = []
@@ -292,61 +275,29 @@ async def test_durations_follow_the_routers_clock() -> None:
     assert seen == [4.0]
 
 
-class Process:
-    """A process with figures."""
-
-    def __init__(self, folder: Path) -> None:
-        environ = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(folder)}
-        command = [sys.executable, "-m", "tests.server.metrics_process"]
-        self._running = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environ
-        )
-
-    @property
-    def pid(self) -> int:
-        return self._running.pid
-
-    def call(self) -> None:
-        self._say("call")
-        assert self._line() == "called\n"
-
-    def render(self) -> dict[tuple[str, Labels], float]:
-        self._say("render")
-        return samples("".join(iter(self._line, "# end\n")))
-
-    def end(self) -> None:
-        assert self._running.stdin is not None
-        assert self._running.stdout is not None
-        self._running.stdin.close()
-        self._running.wait(30)
-        self._running.stdout.close()
-
-    def _say(self, word: str) -> None:
-        assert self._running.stdin is not None
-        self._running.stdin.write(f"{word}\n")
-        self._running.stdin.flush()
-
-    def _line(self) -> str:
-        assert self._running.stdout is not None
-        line = self._running.stdout.readline()
-        assert line, "the process has ended"
-        return line
-
-
-@pytest.mark.full
-def test_each_of_two_processes_renders_the_metrics_of_both(tmp_path: Path) -> None:
-    first, second = Process(tmp_path), Process(tmp_path)
-    first.call()
-    for _ in range(2):
-        second.call()
-    for found in (first.render(), second.render()):
-        assert of(found, "call_duration_seconds_count", environment="sandbox") == 3
-        assert of(found, "http_requests_total", endpoint="none", method="GET", status="404") == 3
-    second.end()
-    found = first.render()
-    assert of(found, "call_duration_seconds_count", environment="sandbox") == 3, "what it counted stays"
-    assert of(found, "key_refused", provider="sandbox") == 0
-    assert of(found, "refusals_total", code="not_found") == 3
-    files = tmp_path.glob("gauge_live*.db")
-    assert {int(file.stem.rpartition("_")[2]) for file in files} == {first.pid}, "of its state nothing is left"
-    first.end()
+def test_a_process_renders_the_metrics_of_all(tmp_path: Path) -> None:
+    code = """
+import os, anyio
+from routewright import Router
+from routewright.server import create_app
+from routewright.server.metrics import Metrics
+from tests.server.asgi_request import ask
+is_child = os.fork() == 0
+metrics = Metrics(router := Router.sandbox())
+app = create_app(router, observers=[metrics])
+for _ in range(2 if is_child else 1):
+    router.blocking.route("Hello")
+    anyio.run(ask, app, "/nowhere")
+router.blocking.flush()
+metrics.render()
+if not is_child:
+    os.wait()
+    print(metrics.render().decode())
+"""
+    environ = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environ)
+    figures = samples(run.stdout)
+    assert of(figures, "call_duration_seconds_count", environment="sandbox") == 3, "what an ended one counted stays"
+    assert of(figures, "http_requests_total", endpoint="none", method="GET", status="404") == 3
+    assert of(figures, "refusals_total", code="not_found") == 3
+    assert len({file.stem.rpartition("_")[2] for file in tmp_path.glob("gauge_live*.db")}) == 1, "its state does not"

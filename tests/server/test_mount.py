@@ -10,9 +10,7 @@ import httpx2
 import msgspec
 import pytest
 from fastapi import FastAPI, Request
-from starlette.applications import Starlette
 from starlette.middleware.base import BaseHTTPMiddleware
-from starlette.routing import Mount
 
 from routewright import Caller, OpenAIProvider, Router
 from routewright.errors import AuthenticationFailed
@@ -76,18 +74,6 @@ async def test_middleware_gets_an_answer_after_a_disconnect(pieces: int) -> None
     client.leave()
     await BaseHTTPMiddleware(House().app, see)(scope_of(), client.receive, client.send)
     assert seen == [499]
-
-
-@table("depth", [1, 2])
-def test_mounted_in_starlette_at_any_depth(depth: int) -> None:
-    site = Site()
-    inner: Any = site.app
-    for _ in range(depth):
-        inner = Starlette(routes=[Mount("/a", app=inner)])
-    with served(inner) as url:
-        answer = httpx2.get(f"{url}{'/a' * depth}/v1/models", headers=bearer(site.key()))
-        assert answer.status_code == 200
-        assert httpx2.get(f"{url}/v1/models").status_code == 404
 
 
 def test_without_a_lifespan_traces_are_kept() -> None:

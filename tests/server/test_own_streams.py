@@ -9,7 +9,6 @@ from types import ModuleType
 from typing import Any, Self
 
 import anyio
-import httpx2
 import msgspec
 import pytest
 from docs._blocks import blocks
@@ -29,11 +28,10 @@ from routewright import (
 )
 from routewright.server import sse_response
 from routewright.wire import ErrorEnvelope, RateLimits
-from tests.tables import table
 from tests.test_webhook_receivers import django
 
 from .asgi_client import Client, Message, scope_of
-from .uvicorn_server import PATIENCE_S, served
+from .uvicorn_server import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -238,13 +236,3 @@ async def test_an_agents_steps_are_a_response() -> None:
         assert served.body.count(b"event: run.completed\n") == 1
         assert served.headers["x-ratelimit-limit"] == "2"
         assert (refused.status, refused.json["error"]["code"]) == (429, "RATE_LIMITED")
-
-
-@table("framework", ["Starlette", "FastAPI"])
-def test_under_a_real_server_a_client_that_leaves_ends_the_call(framework: str) -> None:
-    house = House()
-    with served(code_of(f"## {framework}", house.router)["app"]) as url:
-        with httpx2.stream("GET", f"{url}/ask?question=hang") as answer:
-            assert any(b"half" in part for part in answer.iter_bytes())
-        assert house.left.wait(PATIENCE_S)
-    house.owner.blocking.close()

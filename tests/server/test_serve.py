@@ -170,20 +170,6 @@ def test_a_reload_replaces_all_workers_and_refuses_no_request(tmp_path: Path, fu
 
 
 @pytest.mark.full
-def test_a_reload_does_not_delay_the_end(tmp_path: Path) -> None:
-    with Vendor() as vendor, serving(tmp_path, **vendor.variables) as server:
-        port, response = server.port, server.ask(server.keys["live"], **STREAM)
-        assert response.readline()
-        server.signal(signal.SIGHUP)
-        server.until(lambda: "Terminated child process" in server.log)
-        server.signal(signal.SIGTERM)
-        server.until(lambda: is_refused(port))  # while the old worker sends its stream
-        vendor.gate.open()
-        assert "event: route.completed" in response.read().decode()
-        assert server.ended() == 0
-
-
-@pytest.mark.full
 def test_a_worker_that_cannot_start_ends_the_server(tmp_path: Path) -> None:
     with serving(tmp_path, "--workers", "2") as server:
         assert answers(server, server.keys["test"])
@@ -251,22 +237,6 @@ def test_tls_is_1_2_or_higher_and_speaks_http_1_1(tmp_path: Path) -> None:
             old.wrap_socket(plain),
         ):
             pass
-
-
-@pytest.mark.full
-def test_an_in_memory_store_survives_a_reload_and_its_keys_survive_a_worker(tmp_path: Path) -> None:
-    with serving(tmp_path, "--store", "memory:") as server:
-        key = server.keys["test"]
-        trace_id = json.load(server.ask(key))["trace_id"]
-        before = server.children
-        server.signal(signal.SIGHUP)
-        server.until(lambda: "the in-memory store would be lost" in server.log)
-        assert server.children == before
-        assert json.load(server.ask(key, idempotency_key="k"))["trace_id"] != trace_id
-        os.kill(before[0], signal.SIGKILL)
-        server.until(lambda: server.children and server.children != before)
-        assert answers(server, key)
-        assert list(tmp_path.glob("*.db")) == []
 
 
 def answers(server: Server, key: str) -> bool:

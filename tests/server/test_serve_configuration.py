@@ -16,10 +16,9 @@ from routewright.backends.providers.environment import providers_from_environmen
 from routewright.cli import main
 from routewright.cli.command import parser
 from routewright.cli.serve import FLAGS, started_page
-from routewright.errors import StorageUnavailable
 from routewright.serve import prepare
 from routewright.serve.config import VARIABLES, ServeFile, Sources, keys_of
-from routewright.serve.parts import open_router, router_of, settings_of
+from routewright.serve.parts import router_of, settings_of
 from routewright.serve.plan import Plan, Setup, Tls
 from routewright.serve.prepare import plan_of
 from routewright.testing.faulty.server import UNTRUSTED
@@ -99,12 +98,6 @@ def test_every_key_can_be_set_by_a_variable() -> None:
 def test_a_flag_turns_the_access_log_off(flags: tuple[str, ...], logged: bool) -> None:
     given = vars(parser().parse_args(["serve", *flags]))
     assert planned(**{key: value for key, value in given.items() if key in FLAGS}).access_log is logged
-
-
-@pytest.mark.parametrize("key", ["PRODUCTION_DAYS", "SANDBOX_DAYS"])
-@pytest.mark.parametrize("days", ["9", "forever"])
-def test_one_key_of_a_table_is_enough(key: str, days: str) -> None:
-    assert settings_of(planned(environ={f"ROUTEWRIGHT_SETTINGS_RETENTION_{key}": days})).retention is not None
 
 
 def test_the_port_variable_of_kubernetes_is_ignored() -> None:
@@ -357,21 +350,6 @@ def test_the_page_of_a_database_has_a_command_to_paste_without_its_password(monk
     assert "The commands need the store's password: in PGPASSWORD, or in a file that PGPASSFILE names." in page
     assert "CANARY" not in page
     assert "PGPASSWORD" not in started_page(planned(), Setup({}), ())
-
-
-def test_a_worker_does_not_recreate_a_removed_store() -> None:
-    plan = planned()
-    anyio.run(prepare.set_up_store, plan)
-    for file in Path().glob("routewright.db*"):
-        file.unlink()
-
-    async def work() -> None:
-        async with open_router(plan):
-            pass
-
-    with pytest.raises(StorageUnavailable, match=r"routewright\.db was removed while it was in use; restore a backup"):
-        anyio.run(work)
-    assert list(Path().iterdir()) == []
 
 
 async def test_a_store_with_an_account_gets_no_other_and_the_page_names_it() -> None:

@@ -108,24 +108,6 @@ def test_a_proxy_that_ends_tls_makes_the_cookie_secure(page: Page) -> None:
     assert answered["set-cookie"].endswith("; SameSite=Strict; Secure")
 
 
-def test_an_account_key_opens_nothing(page: Page) -> None:
-    status, answer, headers = page.ask("POST", "/ui/session", {"key": page.server.keys["live"]})
-    assert (status, json.loads(answer)["error"]["code"]) == (403, "permission_denied")
-    assert "set-cookie" not in headers
-
-
-def test_a_name_that_no_configuration_lists_is_refused(page: Page) -> None:
-    with socket.create_connection(("127.0.0.1", page.port), timeout=PATIENCE_S) as client:
-        client.sendall(b"GET /ui/ HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n")
-        assert client.recv(100).startswith(b"HTTP/1.1 403 ")
-
-
-def test_a_request_line_that_is_far_too_long_is_refused(page: Page) -> None:
-    session = page.sign_in(page.key().secret.reveal())
-    assert page.ask("GET", f"/ui/api/console.accounts?{'%20' * 9_000}", **session)[0] in (200, 400)
-    assert page.ask("GET", f"/ui/api/console.accounts?{'%20' * 20_000}", **session)[0] == 431
-
-
 def test_sessions_outlast_the_workers(page: Page) -> None:
     session = page.sign_in(page.key().secret.reveal())
     before = set(page.server.children)

@@ -76,8 +76,6 @@ def test_an_unlisted_vendor_gets_no_traceparent() -> None:
         ([("traceparent", HERE)], HERE),
         ([("traceparent", "CANARY")], None),
         ([("traceparent", HERE), ("traceparent", HERE)], None),
-        ([("traceparent", HERE + "CANARY")], None),
-        ([("traceparent", HERE.upper())], None),
         ([("tracestate", "only=CANARY")], None),
     ],
 )

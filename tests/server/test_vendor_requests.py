@@ -43,7 +43,6 @@ ALL = Directory(KNOWN, lambda: MODELS)
         ("openai/gpt-4o", "models", ["openai/gpt-4o"]),
         ("gpt-4o", "models", ["openai/gpt-4o"]),
         ("mine", "models", ["mine"]),
-        ("anthropic/claude-x", "models", ["anthropic/claude-x"]),
         ("gpt-4o-2024-08-06", "models", ["openai/gpt-4o"]),
         ("anthropic/claude-x-20250929", "models", ["anthropic/claude-x"]),
     ],

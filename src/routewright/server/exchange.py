@@ -189,7 +189,7 @@ async def while_connected(exchange: Exchange, work: Callable[[], Awaitable[T]]) 
     # answers are there before anybody could leave, so on asyncio nothing but an entry among the loop's deadlines is
     # made; the watcher starts 10 ms later. It cancels this very task, so a cancellation has two possible causes:
     # `uncancel` tells them apart. Only if none is left was it the watcher alone, and becomes `ClientLeft`; a shutdown
-    # at the same moment stays a cancellation. test_a_disconnect_cancels_the_call
+    # at the same moment stays a cancellation. test_a_disconnect_cancels_and_settles_the_call
     try:
         task = None if exchange.clock.virtual else current_task(asyncio.get_running_loop())
     except RuntimeError:  # trio

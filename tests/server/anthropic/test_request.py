@@ -280,22 +280,6 @@ def test_the_user_id_is_merged_into_metadata() -> None:
     assert request.goal == "quality"
 
 
-@table(
-    ("model", "field", "value"),
-    [
-        ("auto", "models", None),
-        ("auto:quality", "goal", "quality"),
-        ("policy:p", "policy_id", "p"),
-        ("anthropic/claude-sonnet-4-5", "models", ["anthropic/claude-sonnet-4-5"]),
-        ("claude-sonnet-4-5", "models", ["anthropic/claude-sonnet-4-5"]),
-        ("claude-sonnet-4-5-20250929", "models", ["anthropic/claude-sonnet-4-5"]),
-        ("openai/gpt-4.1", "models", ["openai/gpt-4.1"]),
-    ],
-)
-def test_the_forms_of_model(model: str, field: str, value: Any) -> None:
-    assert getattr(request_of(model=model), field) == value
-
-
 def test_unknown_fields_are_listed_as_ignored_unless_null() -> None:
     request, ignored = reading_of(top_k=3, metadata={"user_id": "u"}, mcp_servers=[], new_thing=1, container=None)
     assert ignored == {"mcp_servers", "new_thing"}
@@ -314,36 +298,21 @@ def test_the_ignored_list_is_bounded_and_holds_no_api_key() -> None:
     ("fields", "said"),
     [
         ({"max_tokens": None}, "max_tokens: is missing; send the longest answer in tokens"),
-        ({"max_tokens": 0}, "max_tokens: must be a whole number of at least 1, got 0"),
-        ({"max_tokens": 1.5}, "max_tokens: must be a whole number of at least 1, got 1.5"),
         ({"max_tokens": "9"}, "max_tokens: must be a number, got '9'"),
-        ({"max_tokens": True}, "max_tokens: must be a number, got True"),
         ({"model": None}, "model: is missing"),
-        ({"model": ""}, "model: must not be empty"),
         ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens: is missing"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "thinking.budget_tokens: must be a whole number"),
         ({"thinking": {"type": "some"}}, "thinking.type: must be one of enabled, adaptive, disabled, got 'some'"),
-        ({"output_config": {"effort": "some"}}, "output_config.effort: must be one of low, medium, high, xhigh, max"),
-        ({"cache_control": {"type": "x"}}, "cache_control.type: must be 'ephemeral', got 'x'"),
-        ({"service_tier": "x"}, "service_tier: must be one of auto, standard_only, got 'x'"),
-        ({"model": "auto:speed"}, "model: names the unknown goal 'speed'"),
-        ({"messages": None}, "messages: must hold at least one message"),
         ({"messages": []}, "messages: must hold at least one message"),
-        ({"messages": "Hi"}, "messages: must be an array, got a string"),
         ({"messages": ["Hi"]}, "messages[0]: must be an object, got a string"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role: must be one of user, assistant, system"),
         ({"messages": [{"role": "user"}]}, "messages[0].content: is missing"),
         ({"messages": [{"role": "user", "content": []}]}, "messages[0].content: must hold at least one block"),
         (
             {"messages": [{"role": "user", "content": 5}]},
             "content: must be a string or an array of blocks, got a number",
         ),
-        ({"system": [{"type": "image"}]}, "system[0].type: is 'image', which is not supported"),
-        ({"system": 5}, "system: must be a string or an array of blocks, got a number"),
         ({"tools": [{"name": "a"}]}, "tools[0].input_schema: is missing"),
         ({"tools": [{"type": "web_search_20250305", "name": "w"}]}, "tools[0].type: is 'web_search_20250305', a tool"),
         ({"tool_choice": {"type": "any"}}, "tool_choice.type: is 'any', but there are no tools"),
-        ({"tool_choice": {"type": "some"}}, "tool_choice.type: must be one of auto, any, tool, none, got 'some'"),
         (
             {"thinking": {"type": "enabled", "budget_tokens": 1000}},
             "thinking.budget_tokens: is 1000, which uses up max_tokens=100",
@@ -352,11 +321,6 @@ def test_the_ignored_list_is_bounded_and_holds_no_api_key() -> None:
             {"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "wether"}},
             "which is not declared (declared: 'weather'); did you mean 'weather'?",
         ),
-        ({"tool_choice": {"type": "tool", "name": "x"}}, "tool_choice.name: names the tool 'x', which is not declared"),
-        ({"stop_sequences": [""]}, "stop_sequences[0]: must not be empty"),
-        ({"stream": "yes"}, "stream: must be true or false, got 'yes'"),
-        ({"metadata": {"user_id": 5}}, "metadata.user_id: must be a string, got a number"),
-        ({"routewright": {"golas": 1}}, "routewright.golas: is not a field"),
         ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type: must be 'json_schema', got 'xml'"),
     ],
 )
@@ -369,15 +333,11 @@ def test_errors_name_the_field_as_this_api_does(fields: dict[str, Any], said: st
     [
         ({"type": "document", "source": {"type": "file", "file_id": "f"}}, "source.type: must be 'base64', 'url'"),
         ({"type": "container_upload"}, "type: is 'container_upload'"),
-        ({"type": "tool_use", "id": "a", "name": "b", "input": {}}, "type: is 'tool_use'"),
-        ({"type": "image", "source": {"type": "file", "file_id": "f"}}, "source.type: must be 'base64' or 'url'"),
         ({"type": "image", "source": {"type": "url", "url": "file:///x"}}, "source.url: must begin with https://"),
         (
             {"type": "image", "source": {"type": "base64", "media_type": "image/bmp", "data": "x"}},
             "source.media_type: must be one of image/jpeg, image/png, image/gif, image/webp, got 'image/bmp'",
         ),
-        ({"type": "image"}, "source: is missing"),
-        ({"type": "tool_result", "content": "x"}, "tool_use_id: is missing"),
         ({"type": "tool_result", "tool_use_id": "", "content": "x"}, "tool_use_id: must not be empty"),
         ({"text": "x"}, "type: is missing"),
     ],
@@ -386,25 +346,3 @@ def test_an_unsupported_block_is_refused_at_its_path(block: dict[str, Any], said
     told = refusal(messages=[{"role": "user", "content": [block]}])
     assert told.startswith("messages[0].content[0].")
     assert said in told
-
-
-def test_errors_repeat_no_text_of_a_prompt() -> None:
-    secret = "open sesame"
-    for fields in (
-        {"messages": [secret]},
-        {"messages": secret},
-        {"messages": [{"role": "user", "content": {"a": secret}}]},
-        {"messages": [{"role": "user", "content": [secret]}]},
-        {"messages": [{"role": "user", "content": [{"type": "text", "text": [secret]}]}]},
-        {"messages": [{"role": "user", "content": [{"type": "image", "source": secret}]}]},
-        {"system": [secret]},
-        {"system": {"text": secret}},
-        {"tools": secret},
-    ):
-        assert secret not in refusal(**fields)
-
-
-def test_a_number_beyond_a_double_is_refused() -> None:
-    reading = MessageCall(KNOWN)
-    with pytest.raises(ValidationFailed, match="out of range"):
-        reading.decode(b'{"model": "auto", "max_tokens": 1e999, "messages": []}')

@@ -104,10 +104,8 @@ def test_a_message_has_every_field_that_clients_read() -> None:
     [
         ('{"a": 1}', {"a": 1}),
         ("", {}),
-        (" ", {}),
         ('{"a": ', {"INVALID_JSON": '{"a": '}),
         ("[1]", {"INVALID_JSON": "[1]"}),
-        ('{"a": 1e999}', {"INVALID_JSON": '{"a": 1e999}'}),
     ],
 )
 def test_arguments_are_an_object_whatever_the_model_wrote(arguments: str, given: dict[str, Any]) -> None:

@@ -107,21 +107,6 @@ def test_every_response_has_its_id_and_cost() -> None:
     assert refused.headers["request-id"] == refused.json()["request_id"]
 
 
-@table("path", ["/anthropic/v1/nothing", "/anthropic/v1/messages/batches"])
-def test_errors_of_every_path_below_anthropic_use_its_envelope(path: str) -> None:
-    with sandbox().client() as client:
-        answer = client.post(path, json={})
-    assert answer.status_code == 404
-    assert answer.json()["error"]["type"] == "not_found_error"
-
-
-def test_another_method_is_not_allowed() -> None:
-    with sandbox().client() as client:
-        answer = client.get(AT)
-    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
-    assert answer.json()["type"] == "error"
-
-
 def keyed(client: httpx2.Client, **headers: str) -> httpx2.Response:
     return client.post(AT, json=ASKED, headers=headers)
 
@@ -154,30 +139,6 @@ def test_the_hosts_authenticate_replaces_both_headers() -> None:
     with served(app) as url, httpx2.Client(base_url=url) as client:
         assert keyed(client, **{"x-api-key": "theirs"}, authorization="Bearer other").status_code == 200
         assert keyed(client, **{"x-api-key": "mine"}).json()["error"]["message"] == "who are you?"
-
-
-@table(
-    ("body", "said"),
-    [
-        (b"{", "the body is not JSON"),
-        (b'{"model": "auto", "model": "auto"}', "has the key 'model' twice"),
-        (b"", "the body is empty"),
-        (b"[]", "must be an object, got an array"),
-        (b'{"model": "auto", "max_tokens": NaN}', "NaN is not JSON"),
-    ],
-)
-def test_a_body_that_is_not_a_strict_json_object_is_refused(body: bytes, said: str) -> None:
-    site = sandbox()
-    with site.client(site.key(environment="sandbox")) as client:
-        answer = client.post(AT, content=body, headers={"content-type": "application/json"})
-    assert answer.status_code == 400
-    assert said in answer.json()["error"]["message"]
-
-
-def test_query_parameters_are_ignored() -> None:
-    site = sandbox()
-    with site.client(site.key(environment="sandbox")) as client:
-        assert client.post(f"{AT}?beta=true&stream=true", json=ASKED).json()["type"] == "message"
 
 
 @table("empty", ["", "Bearer"])

@@ -66,7 +66,6 @@ def test_an_empty_list_of_tool_calls_means_none() -> None:
             ".content[0].input_audio.data",
             "missing",
         ),
-        ({"role": "user", "content": [{"type": "file", "file": {}}]}, ".content[0].file.file_data", "missing"),
         (
             {"role": "user", "content": [{"type": "file", "file": {"file_id": "file-1"}}]},
             ".content[0].file.file_id",
@@ -74,11 +73,7 @@ def test_an_empty_list_of_tool_calls_means_none() -> None:
         ),
         ({"role": "user", "content": [{"type": "video"}]}, ".content[0].type", "text, image_url"),
         ({"role": "user", "content": [{"type": "refusal"}]}, ".content[0].refusal", "a string"),
-        ({"role": "user", "content": [{"type": "text"}]}, ".content[0].text", "missing"),
         ({"role": "user", "content": None}, ".content", "missing"),
-        ({"role": "user", "content": 5}, ".content", "must be"),
-        ({"role": "robot", "content": "x"}, ".role", "must be one of"),
-        ({"role": "tool", "content": "x"}, ".tool_call_id", "missing"),
         ("Hi", "", "an object"),
     ],
 )
@@ -109,16 +104,9 @@ def test_tool_choice_may_name_one_tool() -> None:
     ("fields", "path", "said"),
     [
         ({"tools": [{"type": "customs", "custom": {"name": "x"}}]}, "tools[0].type", "'function'"),
-        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name", "missing"),
         ({"tools": [TOOL], "tool_choice": {"type": "custom", "custom": {}}}, "tool_choice.custom.name", "missing"),
         ({"tools": [TOOL], "tool_choice": "any"}, "tool_choice", "not declared"),
         ({"tool_choice": "required"}, "tool_choice", "no tools"),
-        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools", "must be"),
-        (
-            {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [TOOL]}}},
-            "tool_choice.allowed_tools.tools[0].function",
-            "",
-        ),
         (
             {
                 "tools": [TOOL],
@@ -159,40 +147,6 @@ def test_a_dumped_message_of_the_sdk_can_be_sent_back() -> None:
     assert not asked.ignored
 
 
-def test_a_request_of_langchain_is_understood() -> None:
-    body = {
-        "messages": [
-            {"content": "Be brief.", "role": "system"},
-            {
-                "content": [{"type": "text", "text": "What is it?"}, _image("data:image/png;base64,AAAA")],
-                "role": "user",
-            },
-            {
-                "content": None,
-                "role": "assistant",
-                "tool_calls": [
-                    {"type": "function", "id": "c1", "function": {"name": "weather", "arguments": '{"city": "Ulm"}'}}
-                ],
-            },
-            {"content": "rain", "role": "tool", "tool_call_id": "c1"},
-        ],
-        "model": "gpt-4.1",
-        "max_completion_tokens": 100,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "temperature": 0.0,
-        "tools": [{**TOOL, "function": {**TOOL["function"], "strict": True}}],
-        "tool_choice": {"type": "function", "function": {"name": "weather"}},
-        "parallel_tool_calls": False,
-    }
-    found, asked = made(body)
-    assert found.stream
-    assert asked.wants_usage
-    assert found.params is not None
-    assert found.params.parallel_tool_calls is False
-    assert asked.ignored == set()
-
-
 def test_audio_and_documents_are_passed_on() -> None:
     sound = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
     document = {"type": "file", "file": {"file_data": "data:application/pdf;base64,JVBERi0=", "filename": "a.pdf"}}
@@ -223,11 +177,8 @@ def test_packed_reasoning_is_for_the_provider_that_made_it() -> None:
             Reasoning("deepseek", [{"reasoning_content": "Hm."}], "Hm."),
             "",
         ),
-        ("deepseek/chat", {"reasoning": "Hm."}, Reasoning("deepseek", [{"reasoning": "Hm."}], "Hm."), ""),
         ("auto", {"reasoning_content": "Hm."}, None, "reasoning_content"),
-        ("gpt-4.1", {"reasoning_content": "Hm."}, None, "reasoning_content"),
         ("auto", {"reasoning_details": [{"type": "reasoning.text", "text": "Hm."}]}, None, "reasoning_details"),
-        ("auto", {"reasoning_details": 5}, None, "reasoning_details"),
         ("auto", {"reasoning_details": []}, None, ""),
     ],
 )

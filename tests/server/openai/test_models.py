@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-from openai import NotFoundError
-
 from routewright import Model
 from routewright.testing import ScriptedProvider
 from tests.server.uvicorn_server import Site
-from tests.tables import table
 
 from .clients import ONE, raw, sdk, site_of
 
@@ -40,17 +36,3 @@ def test_an_unknown_release_day_is_zero() -> None:
         made = {each["id"]: each["created"] for each in client.get("/models").json()["data"]}
     assert made["test/month"] == 1743465600
     assert made["test/never"] == 0
-
-
-@table("name", ["openai/gpt-4.1", "gpt-4.1", "auto", "auto:quality"])
-def test_a_model_is_found_by_any_name_that_requests_may_use(name: str) -> None:
-    with sdk(Site()) as client:
-        found = client.models.retrieve(name)
-    assert found.id == ("openai/gpt-4.1" if "gpt" in name else name)
-
-
-def test_an_unknown_model_is_not_found() -> None:
-    with sdk(Site()) as client, pytest.raises(NotFoundError) as caught:
-        client.models.retrieve("gpt-4.l")
-    assert "did you mean 'openai/gpt-4.1'?" in caught.value.message
-    assert caught.value.code == "model_not_found"

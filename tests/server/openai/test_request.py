@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from contextlib import suppress
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from routewright._core.request.rules import complete_request
 from routewright.errors import InvalidJson, RouterError, ValidationFailed
-from routewright.server.openai import ChatCall, envelope
-from routewright.server.vendor_requests import ModelNotFound
+from routewright.server.openai import ChatCall
 from routewright.wire import Budget, Params
 from tests.tables import table
 
-from .bodies import BODIES
 from .body_reader import CALL, KNOWN, fault, ignored, made, refused, request
 from .clients import CHAT, TOOL
 
@@ -75,9 +68,7 @@ def test_every_honoured_field_is_translated() -> None:
         ("auto:quality", "goal", "quality"),
         ("policy:house", "policy_id", "house"),
         ("gpt-4.1", "models", ["openai/gpt-4.1"]),
-        ("openai/gpt-4.1", "models", ["openai/gpt-4.1"]),
         ("fast", "models", ["fast"]),
-        ("anthropic/claude-x", "models", ["anthropic/claude-x"]),
     ],
 )
 def test_a_model_is_an_id_or_leaves_the_choice(model: str, field: str, value: object) -> None:
@@ -118,11 +109,8 @@ def test_ignored_fields_are_listed() -> None:
     ("model", "wishes", "extra", "named"),
     [
         ("auto", None, {"openai": {"user": "ann"}}, {"plugins", "top_k"}),
-        ("policy:house", None, {"openai": {"user": "ann"}}, {"plugins", "top_k"}),
         ("gpt-4.1", None, {"openai": {"user": "ann", "top_k": 5}}, {"plugins"}),
         ("deepseek/chat", None, {"deepseek": {"user": "ann", "top_k": 5}}, {"plugins"}),
-        ("fast", None, {"openai": {"user": "ann", "top_k": 5}}, {"plugins"}),
-        ("gpt-4.1", {"budget": {"maxCostUsd": 1}}, {"openai": {"user": "ann", "top_k": 5}}, {"plugins"}),
         ("anthropic/claude-x", None, None, {"plugins", "top_k", "user"}),
     ],
 )
@@ -165,47 +153,25 @@ def test_ignored_fields_of_inner_objects_are_listed() -> None:
     }
 
 
-def test_the_header_of_ignored_fields_is_short_and_one_line() -> None:
-    names = {f"field_{number}": 1 for number in range(5_000)}
-    odd = {"a\r\nSet-Cookie: x": 1, "ü": 1, "b" * 65: 1, "": 1, "with space": 1}
-    (header,) = made({**odd, **CHAT, **names})[1].ignored.headers().values()
-    assert len(header) < 1_000
-    assert set(header.split(", ")) <= {*names}
-
-
 # Errors name what the client wrote.
 
 
 @table(
     ("fields", "path"),
     [
-        ({"max_tokens": -1}, "max_tokens"),
         ({"max_completion_tokens": 1.5}, "max_completion_tokens"),
-        ({"max_completion_tokens": "7"}, "max_completion_tokens"),
         ({"max_tokens": 1, "max_completion_tokens": 2}, "max_completion_tokens"),
-        ({"temperature": "hot"}, "temperature"),
-        ({"stop": [""]}, "stop[0]"),
         ({"stop": [1]}, "stop[0]"),
         ({"stop": ["a"] * 5}, "stop"),
-        ({"response_format": "json"}, "response_format"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
-        ({"stream_options": True}, "stream_options"),
-        ({"metadata": []}, "metadata"),
-        ({"n": 0}, "n"),
         ({"n": True}, "n"),
-        ({"messages": None}, "messages"),
         ({"messages": []}, "messages"),
         ({"messages": "Hi"}, "messages"),
         ({"model": None}, "model"),
-        ({"model": 5}, "model"),
-        ({"model": "policy:"}, "model"),
         ({"model": "auto:best"}, "model"),
         ({"model": "auto:cost", "routewright": {"goal": "quality"}}, "model"),
         ({"model": "gpt-4.1", "routewright": {"models": ["a/b"]}}, "model"),
-        ({"routewright": {"goals": "cost"}}, "routewright.goals"),
-        ({"routewright": {"models": []}}, "routewright.models"),
         ({"routewright": {"models": ["a/b", "a/b"]}}, "routewright.models[1]"),
-        ({"routewright": {"policy_id": ""}}, "routewright.policy_id"),
         ({"routewright": {"fallback": {"maxRetries": 9}}}, "routewright.fallback.maxRetries"),
     ],
 )
@@ -243,13 +209,10 @@ def test_errors_repeat_no_text_of_a_message() -> None:
     ("ours", "theirs"),
     [
         ("lower params.max_output_tokens to 5", "lower max_tokens to 5"),
-        ("drop params.response_format", "drop response_format"),
         ("raise budget.maxCostUsd to 1", "raise routewright.budget.maxCostUsd to 1"),
         ("no answer within timeout_ms=5;", "no answer within routewright.timeout_ms=5;"),
         ("add 'a/b' to 'models' to admit a/b", "add 'a/b' to 'routewright.models' to admit a/b"),
         ("add 'a/b' to models of policy 'x'", "add 'a/b' to models of policy 'x'"),
-        ("shorten the input, or widen 'models'", "shorten the input, or widen 'routewright.models'"),
-        ("set 'models' to ['a/b']", "set 'routewright.models' to ['a/b']"),
         ("the word models alone", "the word models alone"),
     ],
 )
@@ -265,26 +228,3 @@ def test_error_messages_name_the_clients_fields(ours: str, theirs: str) -> None:
 
 
 # Any body.
-
-
-@given(BODIES)
-def test_any_body_is_read_or_refused_with_a_path(body: dict[str, Any]) -> None:
-    asked = ChatCall(KNOWN)
-    try:
-        found = complete_request(asked.decode(json.dumps(body).encode()))
-    except (ModelNotFound, ValidationFailed) as error:
-        told = asked.in_words(error, 0.0)
-        said = json.loads(envelope(told))["error"]
-        assert said["message"]
-        assert said["type"] == "invalid_request_error"
-        assert said["param"] is not None, "every fault of a field names it"
-        assert not said["param"].startswith(("params", "policy_id", "models", "goal", "budget"))
-    else:
-        assert complete_request(found) == found
-    assert asked.ignored.headers().get("X-Routewright-Ignored", "").isprintable()
-
-
-@given(st.binary(max_size=60))
-def test_any_bytes_are_read_or_refused(body: bytes) -> None:
-    with suppress(ValidationFailed):
-        ChatCall(KNOWN).decode(body)

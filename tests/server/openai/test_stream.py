@@ -9,8 +9,6 @@ from typing import Any
 
 import anyio
 import httpx2
-import pytest
-from openai import APIError, InternalServerError
 
 from routewright import CallableProvider, Delta, Finish
 from routewright.errors import ProviderFault
@@ -19,7 +17,7 @@ from routewright.wire import ToolDelta, UpstreamCall, Usage
 from tests.server.uvicorn_server import PATIENCE_S, Site
 from tests.tables import table
 
-from .clients import CHAT, HI, NO_RETRY, ONE, TOOL, TWO, raw, sandbox, sdk, sent, site_of
+from .clients import CHAT, ONE, TOOL, TWO, raw, site_of
 
 TEXT: Any = [Delta("Hel"), Delta("lo!"), Usage(4, 2, cached=1), Finish("stop")]
 CALLS: Any = [
@@ -29,7 +27,6 @@ CALLS: Any = [
     ToolDelta(3, ' "Ulm"}'),
     Finish("tool_calls"),
 ]
-PIECES = {"routewright": NO_RETRY}
 
 
 def scripted(*turns: Any) -> Site:
@@ -82,21 +79,6 @@ def test_usage_is_the_last_chunk_if_requested() -> None:
     assert done == "[DONE]"
 
 
-def test_the_sdk_reads_the_stream() -> None:
-    with sdk(scripted(TEXT)) as client:
-        chunks = list(client.chat.completions.create(model="auto", messages=HI, stream=True))
-    assert "".join(each.choices[0].delta.content or "" for each in chunks) == "Hello!"
-    assert chunks[-1].choices[0].finish_reason == "stop"
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_it_is_served_on_both_event_loops(stream: bool, anyio_backend: str) -> None:
-    site = scripted(TEXT)
-    status, _, told = anyio.run(sent, site, site.key(), {**CHAT, "stream": stream}, backend=anyio_backend)
-    assert status == 200
-    assert told.endswith(b"data: [DONE]\n\n") if stream else b'"content":"Hello!"' in told
-
-
 def test_pieces_of_tool_calls_are_sent_once() -> None:
     _, chunks = frames(scripted(CALLS), tools=[TOOL])
     deltas = [each["choices"][0]["delta"] for each in chunks[:-1]]
@@ -120,31 +102,6 @@ def test_pieces_of_tool_calls_are_sent_once() -> None:
         {},
     ]
     assert chunks[-2]["choices"][0]["finish_reason"] == "tool_calls"
-
-
-def test_the_sdk_assembles_the_tool_calls_of_a_plain_answer() -> None:
-    with sdk(scripted([*CALLS[:2], CALLS[3], CALLS[4]], [*CALLS[:2], CALLS[3], CALLS[4]])) as client:
-        with client.chat.completions.stream(model="auto", messages=HI, tools=[_strict(TOOL)]) as stream:
-            streamed = stream.get_final_completion().choices[0].message
-        plain = client.chat.completions.create(model="auto", messages=HI, tools=[TOOL]).choices[0].message
-    assert streamed.content is plain.content is None
-    assert streamed.tool_calls is not None
-    assert plain.tool_calls is not None
-    for one, other in zip(streamed.tool_calls, plain.tool_calls, strict=True):
-        assert one.type == other.type == "function"
-        assert (one.id, one.function.name) == (other.id, other.function.name)
-        assert one.function.arguments == other.function.arguments == '{"city": "Ulm"}'
-
-
-def test_structured_output_can_be_streamed() -> None:
-    site = sandbox({"Hi": '{"city": "Ulm", "degrees": 12}'})
-    form: Any = {"type": "json_schema", "json_schema": {"name": "w", "schema": {"type": "object"}}}
-    with (
-        sdk(site) as client,
-        client.chat.completions.stream(model="auto", messages=HI, response_format=form) as stream,
-    ):
-        answer = stream.get_final_completion()
-    assert json.loads(answer.choices[0].message.content or "") == {"city": "Ulm", "degrees": 12}
 
 
 def test_a_fallback_before_content_is_invisible() -> None:
@@ -199,43 +156,6 @@ def test_a_fault_after_content_ends_the_stream_with_an_error(wishes: dict[str, A
     assert other.calls == []
 
 
-def test_the_sdk_raises_the_error_that_ends_a_stream() -> None:
-    breaking = Breaking()
-    site, words = site_of(breaking.provider), list[Any]()
-
-    def read(stream: Any) -> None:
-        for chunk in stream:
-            words.append(chunk.choices[0].delta.content)
-            if words[-1]:
-                breaking.was_read.set()
-
-    with sdk(site, site.key()) as client:
-        stream = client.chat.completions.create(model="auto", messages=HI, stream=True, extra_body=PIECES)
-        with pytest.raises(APIError, match="every attempt failed") as caught:
-            read(stream)
-    assert words == ["", "Hel"]
-    assert caught.value.code == "router.upstream_failed"
-
-
-def test_a_failure_before_content_keeps_its_status() -> None:
-    with sdk(scripted(ProviderFault("server"))) as client, pytest.raises(InternalServerError) as caught:
-        client.chat.completions.create(model="auto", messages=HI, stream=True, extra_body=PIECES)
-    assert caught.value.status_code == 502
-    assert caught.value.code == "router.upstream_failed"
-
-
-def test_a_wrong_streamed_request_gets_a_plain_error() -> None:
-    with raw(Site()) as client:
-        answer = client.post("/chat/completions", json={**CHAT, "stream": True, "model": "gpt-99"})
-    assert answer.status_code == 404
-    assert answer.json()["error"]["param"] == "model"
-
-
-def test_ignored_fields_are_listed_in_the_headers_of_a_stream() -> None:
-    response, _ = frames(scripted(TEXT), user="ann", seed=None)
-    assert response.headers["x-routewright-ignored"] == "user"
-
-
 def test_a_replayed_answer_is_streamed_in_chunks() -> None:
     provider = ScriptedProvider([CALLS], models=[ONE])
     site = site_of(provider)
@@ -254,8 +174,3 @@ def test_line_breaks_in_answers_break_no_frame() -> None:
     _, chunks = frames(scripted([Delta(odd), Finish("stop")]))
     assert "".join(each["choices"][0]["delta"].get("content", "") for each in chunks[:-1]) == odd
     assert len(chunks) == 4
-
-
-def _strict(tool: Any) -> Any:
-    """The helper of the SDK takes no other tools."""
-    return {**tool, "function": {**tool["function"], "strict": True}}
