@@ -1,6 +1,6 @@
 """A receiver in each framework handles what verifies once, and answers 401 to everything else.
 
-The receivers are those of ``docs/how-to/receive-webhooks.md``, each behind its framework's own test client.
+The receivers are those of ``docs/how-to/webhooks.md``, each behind its framework's own test client.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from tests.tables import table
 from .test_webhook_signer import fuzzed
 
 SECRET, OTHER = WebhookSigner.new_secret().reveal(), WebhookSigner.new_secret().reveal()
-PAGE = ROOT / "docs" / "how-to" / "receive-webhooks.md"
+PAGE = ROOT / "docs" / "how-to" / "webhooks.md"
 NOW = 1_763_812_800
 
 Pairs = list[tuple[str, str]]
@@ -76,8 +76,9 @@ SIGN = {"service": signed, "standard": signed_standard}
 def receiver(heading: str, place: int = 0) -> dict[str, Any]:
     """The names that a block below a heading of the page defines, after those of the first block."""
     text = PAGE.read_text("utf-8")
-    code = [each for each in blocks(text) if each.language == "python"]
-    found = [each for each in code if each.start > text.index(f"\n{heading}\n")]
+    start = text.index("\n## Receive them\n")
+    code = [each for each in blocks(text) if each.language == "python" and each.start > start]
+    found = [each for each in code if each.start > text.index(f"\n{heading}\n", start)]
     namespace: dict[str, Any] = {"__name__": "__page__"}
     for block in (code[0], found[place]):
         exec(compile(block.text, str(PAGE), "exec", dont_inherit=True), namespace)
