@@ -44,8 +44,8 @@ REAL_TIME = (
     "backends/test_cache_file.py backends/test_sqlite_kill.py backends/test_accounts_processes.py "
     "engine/test_agent_chaos.py engine/test_chaos_tcp.py engine/test_policy_processes.py "
     "backends/test_webhook_kill.py engine/test_router_processes.py "
-    "engine/test_worker.py server/test_agent_workers.py server/test_protocol.py "
-    "server/test_serve.py server/test_shared_store.py test_revocation.py test_database_servers.py "
+    "engine/test_worker.py server/test_protocol.py "
+    "server/test_serve.py test_revocation.py test_database_servers.py "
     "backends/test_redis*.py engine/test_shared_*.py engine/test_cache_redis.py"
 ).split()
 """Tests that measure real time or start many processes. One worker runs them, so that no two run at once."""

@@ -86,8 +86,3 @@ def test_a_model_has_an_address_with_its_prices_and_dates(open_ui: OpenUi) -> No
     no_sideways_scroll(page)
     page.goto("#/models/acme/none")
     expect(page.get_by_role("dialog")).to_contain_text("The catalogue has no model acme/none")
-
-
-def test_without_providers_the_page_says_why_nothing_is_available(open_ui: OpenUi) -> None:
-    page = open_ui(Router(providers=[], storage=MemoryStorage()), at="models")
-    expect(page.get_by_text("No provider is set up in this process")).to_be_visible()

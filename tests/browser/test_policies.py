@@ -145,17 +145,6 @@ def test_a_draft_is_simulated(open_ui: OpenUi, router: Router, policies: Blockin
     assert page.url.endswith("tab=simulate&draft=desk&since=7d")
 
 
-def test_a_simulation_is_cancelled(open_ui: OpenUi, router: Router, policies: BlockingPolicyStore) -> None:
-    policies.draft(DESK)
-    page = open_ui(router, at="policies/desk?tab=simulate")
-    page.route("**/api/console.simulate*", lambda route: None)  # it never ends
-    page.get_by_role("button", name="Simulate").click()
-    expect(page.get_by_role("progressbar", name="Simulation")).to_be_visible()
-    with page.expect_event("requestfailed"):
-        page.get_by_role("button", name="Cancel").click()
-    expect(page.get_by_role("progressbar")).to_have_count(0)
-
-
 def test_a_share_is_published_compared_and_completed(
     open_ui: OpenUi, router: Router, policies: BlockingPolicyStore, problems: Problems
 ) -> None:

@@ -149,15 +149,6 @@ def test_a_stream_fails_and_another_is_stopped(open_ui: OpenUi) -> None:
     assert [trace.status for trace in router.blocking.traces.query().data] == ["cancelled", "failed"]
 
 
-def test_a_request_that_cannot_be_live_says_so_before_it_is_sent(open_ui: OpenUi) -> None:
-    page = open_ui(Router(providers=[]), at="try")
-    warning = page.get_by_text("No provider serves a model here")
-    expect(page.get_by_label("Goal").locator("option")).to_have_count(4)
-    expect(warning).to_have_count(0)
-    page.get_by_label("Where").select_option(LIVE)
-    expect(warning).to_be_visible()
-
-
 def test_a_reader_is_told_why_nothing_can_be_sent(open_ui: OpenUi) -> None:
     page = open_ui(Router.sandbox(), at="try", writes=False)
     expect(page.get_by_text("keys create _system --name you --scope console:write")).to_be_visible()

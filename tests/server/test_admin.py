@@ -15,7 +15,6 @@ import anyio
 import pytest
 
 from routewright import (
-    Console,
     MemoryStorage,
     Model,
     Policy,
@@ -28,12 +27,10 @@ from routewright import (
 from routewright._engine import readiness
 from routewright._engine.readiness import LEFT_S, WRITE_EVERY_S
 from routewright.errors import StorageFull, StorageUnavailable, UnsupportedWrite
-from routewright.protocols import Facts
 from routewright.server import create_admin, create_app
 from routewright.server.metrics import Metrics
 from routewright.testing import FakeClock, ScriptedProvider
-from routewright.wire import Ask, Caller, CurrentRetention, PutSnapshot, PutTrace
-from tests.engine.faulty_storage import Behind
+from routewright.wire import CurrentRetention, PutSnapshot, PutTrace
 from tests.tables import table
 
 from .asgi_request import ask
@@ -160,29 +157,6 @@ async def test_it_is_not_ready_while_traces_cannot_be_written() -> None:
     await router.aclose()
 
 
-async def test_it_says_what_the_last_write_said_and_tries_again_in_five_seconds() -> None:
-    clock = FakeClock(0.0)
-    kept = MemoryStorage(clock=clock)
-    await Console(kept, clock=clock).create_account("acme", plan="pro")
-    storage = Behind(kept, clock)
-    router = Router.sandbox(storage=storage, settings=Settings(clock=clock))
-    admin = create_admin(router)
-    assert (await ask(admin, "/readyz")).status == 200
-    storage.away = (Ask, Facts, PutSnapshot)  # as if its disk were full
-    with pytest.raises(StorageUnavailable):
-        await router.route("Hello", caller=Caller("acme"))
-    for _ in range(2):
-        told = await ask(admin, "/readyz")
-        assert (told.status, told.json["problem"]) == (503, "the storage cannot be written: the last write failed")
-    await clock.sleep(WRITE_EVERY_S)
-    told = await ask(admin, "/readyz")
-    assert (told.status, told.json["problem"]) == (503, "the storage cannot be written: storage_unavailable")
-    storage.away = ()
-    await router.route("Hello", caller=Caller("acme"))
-    assert (await ask(admin, "/readyz")).status == 200
-    await router.aclose()
-
-
 async def test_it_is_not_ready_while_another_process_has_the_store_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,18 +214,6 @@ async def test_an_unanswered_query_is_repeated() -> None:
     assert (await ask(admin, "/readyz")).status == 503
     await clock.sleep(LEFT_S)
     assert (await ask(admin, "/readyz")).status == 200
-    freed.set()
-
-
-async def test_a_storage_that_ignores_cancellation_times_out() -> None:
-    freed = anyio.Event()
-
-    async def deaf() -> None:
-        with anyio.CancelScope(shield=True):
-            await freed.wait()
-
-    router = Router.sandbox(storage=Store(deaf), settings=Settings(clock=FakeClock(0.0)))
-    assert (await ask(create_admin(router), "/readyz")).status == 503
     freed.set()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import anyio
 import pytest
 
 from routewright import RateLimits
@@ -18,13 +17,11 @@ from .agent_runs import (
     House,
     How,
     asks,
-    outcome_of,
     says,
     slowly,
 )
 
 pytestmark = pytest.mark.anyio
-hows = pytest.mark.parametrize("how", HOWS.values(), ids=HOWS)
 without_key = pytest.mark.parametrize(
     "how", [how for how in HOWS.values() if how.key is None], ids=["plain", "streamed"]
 )
@@ -80,40 +77,3 @@ async def test_with_a_key_a_run_finishes_and_is_replayed(how: How, after_s: floa
     assert (run["id"], run["status"]) == (again.body["trace_id"], "completed")
     assert (event.data["trace_id"], event.data["status"]) == (run["id"], "completed")
     assert (await house.purses())["month"] == (10**9, 2 * CALL_NANOS, 0)
-
-
-@hows
-@moments
-@storages
-async def test_a_run_stopped_at_shutdown_resumes_from_its_checkpoint_or_starts_over(
-    how: How, after_s: float, storage_s: float | None
-) -> None:
-    house = await opened(slowly(says("another")), storage_s=storage_s)
-    client = house.client(how)
-    with anyio.CancelScope() as life:
-
-        async def end() -> None:
-            await house.clock.sleep(after_s)
-            life.cancel()
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(end)
-            await client.ask()
-    assert b"the server was stopped" in client.body
-    if client.status == 200:
-        assert outcome_of(client).names[-1] == "error"
-    (run,) = await house.runs()
-    assert (run["status"], run["error"]) == (("failed", "internal_error") if how.stream else ("cancelled", None))
-    (event,) = await house.ends()
-    assert event.data["status"] == "failed"
-    await house.check_nothing_is_held()
-    again = await house.run(how)
-    assert (again.status, again.body["status"]) == (200, "completed")
-    goes_on = how.key is not None and (storage_s is not None or after_s >= SLOW_S)  # memory keeps what was left
-    assert (again.body["trace_id"] == run["id"]) == goes_on
-    await house.check_nothing_is_held()
-    if goes_on:
-        calls = [step for step in again.body["steps"] if step["action"] == "llm_call"]
-        assert len(calls) == (1 if after_s < SLOW_S else 2)
-        assert [row.charge_nanos for row in await house.rows() if row.charge_nanos] == [CALL_NANOS] * len(calls)
-        assert len(await house.runs()) == 1

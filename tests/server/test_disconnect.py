@@ -258,14 +258,6 @@ async def test_errors_of_sending_to_a_disconnected_client_are_ignored(error: typ
     await House().app(scope_of(), receive, send)
 
 
-async def test_an_undeliverable_plain_answer_is_not_an_error(caplog: pytest.LogCaptureFixture) -> None:
-    house, client = House(), client_of()
-    client.breaks_after = 0
-    await house.serve(client)
-    assert (await house.only_trace()).status == "completed"
-    assert caplog.records == []
-
-
 async def test_a_slow_reader_has_no_more_time_than_the_call() -> None:
     house = House([*[Delta("x" * 1_000) for _ in range(1_000)], Usage(3, 9), Finish("stop")])
     client = client_of(stream=True, timeout_ms=2_000)

@@ -31,12 +31,6 @@ def app_of(clock: FakeClock | None = None, limits: HttpLimits | None = None, cal
     )
 
 
-async def test_a_body_may_come_in_pieces() -> None:
-    client = Client(*(BODY[at : at + 5] for at in range(0, len(BODY), 5)))
-    await app_of()(scope_of(), client.receive, client.send)
-    assert client.status == 200
-
-
 @pytest.mark.parametrize("declared", [True, False])
 async def test_a_long_body_is_413(declared: bool) -> None:
     client = Client(BODY, b" " * 1_000, BODY)
@@ -89,16 +83,13 @@ async def test_a_compressed_body_is_415(coding: str) -> None:
     ("path", "root", "status"),
     [
         ("/v1/models", "", 200),
-        ("/llm/v1/models", "/llm", 200),  # as servers since ASGI 2.4 say it
-        ("/v1/models", "/llm", 200),  # as those before do, and proxies that cut the prefix off
+        ("/llm/v1/models", "/llm", 200),
+        ("/v1/models", "/llm", 200),
         ("/llm/v1/models", "/llm/", 200),
         ("/llmv1/models", "/llm", 404),
         ("/v1/models/", "", 404),
         ("//v1/models", "", 404),
-        ("/V1/models", "", 404),
         ("", "", 404),
-        ("*", "", 404),
-        ("/v1/traces/", "", 404),
         ("/v1/traces/a/b", "", 404),
     ],
 )
@@ -186,13 +177,6 @@ async def test_hints_say_what_the_operator_can_do() -> None:
     client = await ask(app_of(), scope_of("GET", "/v1/analytics/usage", query="group_by=metadata.team"))
     assert (client.status, "ROUTEWRIGHT_SETTINGS_ROLLUP_KEYS" in client.body.decode()) == (400, True)
     assert "Settings(" not in client.body.decode()
-
-
-async def test_without_providers_the_error_points_to_the_operator() -> None:
-    app = create_app(Router(providers=[]), authenticate=lambda scope: Caller())
-    client = await ask(app, scope_of(), BODY)
-    assert (client.status, client.json["error"]["code"]) == (422, "router.no_candidates")
-    assert "the operator of the server has to set a provider's key" in client.json["error"]["message"]
 
 
 async def test_a_websocket_is_closed() -> None:

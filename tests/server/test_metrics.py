@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
-from routewright import Caller, DenyList, ProviderFault, Router, Settings, Trace
+from routewright import Caller, ProviderFault, Router, Settings, Trace
 from routewright.backends.storage.memory import MemoryStorage
 from routewright.errors import UpstreamFailed
 from routewright.server import create_app
@@ -152,14 +152,6 @@ def test_refusals_over_http_are_counted_once_each(site: tuple[Site, Metrics]) ->
     }  # fmt: skip
 
 
-def test_guardrail_hits_are_counted() -> None:
-    router = Router.sandbox(guardrails=[DenyList(["Hello"], action="redact")])
-    metrics = Metrics(router)
-    router.blocking.route("Hello Hello")
-    router.blocking.flush()
-    assert of(told(metrics), "guardrail_hits_total", stage="input", action="redact") == 2
-
-
 async def test_gauges_are_read_when_rendered() -> None:
     router = Router.sandbox(settings=Settings(clock=(clock := FakeClock())))
     metrics, fleet = Metrics(router), router._parts.fleet("sandbox")
@@ -173,15 +165,6 @@ async def test_gauges_are_read_when_rendered() -> None:
     assert of(told(metrics), "circuit_open", model=model) == 0
     assert [of(found, name) for name in ("traces_waiting", "hooks_waiting")] == [0, 0]
     assert [of(found, f"{name}_total") for name in ("traces_lost", "hooks_failed")] == [0, 0]
-
-
-def test_a_failing_hook_is_counted_once() -> None:
-    router = Router.sandbox()
-    metrics = Metrics(router)
-    router.on_trace(lambda trace: 1 / 0)
-    router.blocking.route("Hello")
-    router.blocking.flush()
-    assert [of(told(metrics), "hooks_failed_total") for _ in range(2)] == [1, 1]
 
 
 @table("refusal", Refusal)

@@ -98,47 +98,28 @@ GET = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n"
 REFUSED = {
     "both Content-Length and Transfer-Encoding": POST
     + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    "both, the other way round": POST + b"Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n",
     "two Content-Lengths": POST + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
-    "two equal Content-Lengths": POST + b"Content-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
-    "a list as Content-Length": POST + b"Content-Length: 3, 3\r\n\r\nabc",
     "a sign in Content-Length": POST + b"Content-Length: +3\r\n\r\nabc",
-    "a negative Content-Length": POST + b"Content-Length: -3\r\n\r\nabc",
-    "a huge Content-Length": POST + b"Content-Length: 99999999999999999999999\r\n\r\nabc",
-    "a Transfer-Encoding that is none": POST + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
     "a Transfer-Encoding after chunked": POST + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
-    "a Transfer-Encoding before chunked": POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
     "two of Transfer-Encoding": POST + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "Transfer-Encoding: identity": POST + b"Transfer-Encoding: identity\r\n\r\nabc",
     "Transfer-Encoding in HTTP/1.0": b"POST /v1/route HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "a folded header": GET + b"X: a\r\n b\r\n\r\n",
-    "a folded Transfer-Encoding": POST + b"Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n",
-    "a chunk size that is none": POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nabc\r\n0\r\n\r\n",
-    "a chunk size beyond all bounds": POST + b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\nabc",
     "a chunk that is longer than its size": POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n0\r\n\r\n",
     "a bare LF after a chunk size": POST + b"Transfer-Encoding: chunked\r\n\r\n3\nabc\r\n0\r\n\r\n",
-    "bare LF": b"GET /v1/models HTTP/1.1\nHost: a\n\n",
     "a bare LF in the headers": b"GET /v1/models HTTP/1.1\r\nHost: a\nX: y\r\n\r\n",
     "NUL in a header": GET + b"X: a\x00b\r\n\r\n",
-    "CR in a header": GET + b"X: a\rb\r\n\r\n",
     "a space before the colon": GET + b"X : y\r\n\r\n",
-    "a space before the first header": b"GET /v1/models HTTP/1.1\r\n Host: a\r\n\r\n",
-    "a header without a name": GET + b": y\r\n\r\n",
     "no Host": b"GET /v1/models HTTP/1.1\r\n\r\n",
     "two Hosts": GET + b"Host: b\r\n\r\n",
     "an authority as target": b"GET a:80 HTTP/1.1\r\nHost: a\r\n\r\n",
     "CONNECT": b"CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n",
     "a space in the target": b"GET /a b HTTP/1.1\r\nHost: a\r\n\r\n",
-    "bytes that are no ASCII in the target": b"GET /\xff\xfe HTTP/1.1\r\nHost: a\r\n\r\n",
-    "HTTP/0.9": b"GET /v1/models\r\n\r\n",
     "HTTP/0.9 by name": b"GET /v1/models HTTP/0.9\r\n\r\n",
-    "HTTP/2.0 by name": b"GET /v1/models HTTP/2.0\r\nHost: a\r\n\r\n",
     "the preface of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00",
-    "a version that is none": b"GET / HTTP/9.9\r\nHost: a\r\n\r\n",
     "a huge method": b"A" * 100_000 + b" / HTTP/1.1\r\nHost: a\r\n\r\n",
     "TLS to a plain port": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500),
     "a WebSocket": GET + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
-    "h2c, with a body": POST + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\n{}",
 }
 
 
@@ -184,17 +165,15 @@ def test_an_invalid_request_in_single_bytes_is_refused(port: int, sent: bytes) -
     assert statuses(heard) in ([], [400], [401])  # which it may have been before the fault came
 
 
-ANSWERED = {
-    "HTTP/1.0": (b"GET /v1/models HTTP/1.0\r\n\r\n", [401]),
-    "an absolute target": (b"GET http://a/v1/models HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", [401]),
-    "OPTIONS *": (b"OPTIONS * HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", [404]),
-    "empty lines before it": (b"\r\n\r\n" + GET + b"Connection: close\r\n\r\n", [401]),
-    "chunk extensions": (
+ANSWERED = {"HTTP/1.0": (b"GET /v1/models HTTP/1.0\r\n\r\n", [401]),
+"an absolute target": (b"GET http://a/v1/models HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", [401]),
+"empty lines before it": (b"\r\n\r\n" + GET + b"Connection: close\r\n\r\n", [401]),
+"chunk extensions": (
         POST + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n2;a=b\r\n{}\r\n0\r\n\r\n", [401],
     ),
-    "nothing after Connection: close": (GET + b"Connection: close\r\n\r\n" + GET + b"\r\n", [401]),
-    "three in a row": ((GET + b"\r\n") * 2 + GET + b"Connection: close\r\n\r\n", [401, 401, 401]),
-    "one that is none after one that is": (GET + b"\r\n" + b"BAD\r\n\r\n", [401, 400]),
+"nothing after Connection: close": (GET + b"Connection: close\r\n\r\n" + GET + b"\r\n", [401]),
+"three in a row": ((GET + b"\r\n") * 2 + GET + b"Connection: close\r\n\r\n", [401, 401, 401]),
+"one that is none after one that is": (GET + b"\r\n" + b"BAD\r\n\r\n", [401, 400]),
 }  # fmt: skip
 
 
@@ -225,12 +204,8 @@ TOO_LARGE = {
     "a target without an end": b"GET /" + b"a" * 50_000,
     "a long header": GET + b"X: " + b"a" * 5000 + b"\r\n\r\n",
     "a header without an end": GET + b"X: " + b"a" * 50_000,
-    "a name without an end": GET + b"a" * 50_000,
     "many headers": GET + b"X: a\r\n" * 30 + b"\r\n",
-    "empty lines without an end": b"\r\n" * 30_000,
-    "many headers without an end": GET + b"X: a\r\n" * 30,
     "many without an end behind another": GET + b"\r\n" + GET + b"X: a\r\n" * 30,
-    "long ones without an end behind a body": POST + b"Content-Length: 2\r\n\r\n{}" + GET + b"X: aaaaaa\r\n" * 500,
     "a long one behind another": GET + b"\r\n" + GET + b"X: " + b"a" * 5000 + b"\r\n\r\n",
 }
 

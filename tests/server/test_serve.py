@@ -124,16 +124,6 @@ def test_requests_that_outlast_the_grace_period_get_an_error(tmp_path: Path) -> 
     assert "Traceback" not in server.log
 
 
-def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
-    with Vendor() as vendor, serving(tmp_path, **vendor.variables) as server:
-        response = server.ask(server.keys["live"], **STREAM)
-        assert response.readline()
-        for _ in range(2):  # the terminal sends it to all processes
-            os.killpg(server.process.pid, signal.SIGINT)
-            server.until(lambda: "shutting down" in server.log)
-        assert server.process.wait(10) == 0  # the stream has no end
-
-
 @pytest.mark.full
 def test_a_server_stopped_during_the_start_logs_no_traceback(tmp_path: Path) -> None:
     with serving(tmp_path) as server:

@@ -14,7 +14,6 @@ import pytest
 from routewright import Console, MemoryStorage
 from routewright.backends.providers.environment import providers_from_environment
 from routewright.cli import main
-from routewright.cli.command import parser
 from routewright.cli.serve import FLAGS, started_page
 from routewright.serve import prepare
 from routewright.serve.config import VARIABLES, ServeFile, Sources, keys_of
@@ -92,12 +91,6 @@ def test_every_key_can_be_set_by_a_variable() -> None:
     assert settings.capture is not None
     assert (settings.capture.prompts, settings.capture.answers) == (False, True)
     assert len(VARIABLES) == len(list(keys_of(ServeFile)))
-
-
-@pytest.mark.parametrize(("flags", "logged"), [((), True), (("--access-log",), True), (("--no-access-log",), False)])
-def test_a_flag_turns_the_access_log_off(flags: tuple[str, ...], logged: bool) -> None:
-    given = vars(parser().parse_args(["serve", *flags]))
-    assert planned(**{key: value for key, value in given.items() if key in FLAGS}).access_log is logged
 
 
 def test_the_port_variable_of_kubernetes_is_ignored() -> None:
@@ -191,11 +184,6 @@ def test_plain_http_beyond_loopback_needs_insecure_bind(refused: Refused, host: 
     assert said.startswith(f"--host: is {host!r}, which other machines can reach")
     assert "--insecure-bind" in said
     assert main(["serve", "--check", "--host", host, "--insecure-bind"]) == 0
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
-def test_loopback_addresses_need_no_flag(host: str) -> None:
-    assert main(["serve", "--check", "--host", host]) == 0
 
 
 def test_an_in_memory_store_is_for_one_worker(refused: Refused) -> None:

@@ -52,13 +52,9 @@ async def test_an_operation_needs_a_session_and_the_right_to_it(console: Console
     {
         b"": 400,
         b"{": 400,
-        b"[]": 400,
-        b"null": 400,
         b'{"name": "a", "name": "b"}': 400,
         b'{"name": NaN}': 400,
-        b'{"name": 1e999}': 400,
         b'\xef\xbb\xbf{"name": "acme"}': 400,
-        b'{"name": "\\ud800"}': 400,
         b'{"name": "\xff"}': 400,
         b'{"name": ["acme"]}': 400,
         b'{"by": "eve", "name": {}}': 400,

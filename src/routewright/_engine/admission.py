@@ -312,8 +312,8 @@ class Admission(Struct, eq=False):
         # queue: a second call with a running key waits inside `admit` for the answer, which comes as a `Replay`, and
         # takes over if the first leaves without one. Until the storage answers, nobody knows if the call was admitted:
         # `is_unadmitted` stays set: a call that times out here leaves no trace, and the storage returns what it took.
-        # test_calls_with_one_idempotency_key_are_one_call, test_a_waiting_call_takes_over_if_the_first_is_cancelled,
-        # test_an_unanswered_admission_is_released
+        # test_calls_of_four_processes_with_one_idempotency_key_are_one_call,
+        # test_a_waiting_call_takes_over_if_the_first_is_cancelled, test_an_unanswered_admission_is_released
         shared = self._shared
         read = self._read
         if self.left is not None and self.left.account is not None and self.left.account.tag_limits:

@@ -9,7 +9,6 @@ from typing import Any
 
 import openai
 import pytest
-from docs._doors import OF_RESPONSES
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
@@ -268,17 +267,6 @@ def test_fields_without_a_meaning_are_listed_as_ignored() -> None:
     _, reading = made(**fields, background=False, service_tier="scale")
     assert reading.ignored == {*fields, "service_tier"}
     assert made(store=False, background=False, previous_response_id=None)[1].ignored == set()
-
-
-@table("name", sorted(openai.types.responses.response_create_params.ResponseCreateParamsBase.__annotations__))
-def test_every_field_of_the_sdk_is_honoured_passed_refused_or_listed(name: str) -> None:
-    if name in OF_RESPONSES | ResponseCall.passthrough:
-        return
-    value = True if name == "background" else "x"
-    if name in ResponseCall.refusals:
-        assert refusal(**{name: value})["param"] == name
-    else:
-        assert made(**{name: value})[1].ignored == {name}
 
 
 # Responses.
