@@ -35,7 +35,7 @@ class Cut:
     """Breaks the connection off."""
 
 
-Piece = bytes | Gate | Cut
+Piece = bytes | Gate | Cut | Break
 
 
 @dataclass

@@ -11,12 +11,9 @@ from typing import Any
 OTHER_TOOL: dict[str, Any] = {
     "none": {"name": "hang", "inputSchema": {}},
     "schema": {"name": "bad", "inputSchema": {"type": "string"}},
-    "no_schema": {"name": "bad", "inputSchema": [1]},
-    "huge_schema": {"name": "bad", "inputSchema": {"type": "object", "title": "x" * 100_000}},
     "name": {"name": "no name/" + "x" * 500, "inputSchema": {"type": "object"}},
     "number": 7,
     "silent": {},
-    "result": {"name": "other", "inputSchema": {}},
 }
 
 
@@ -34,7 +31,7 @@ def serve(defect: str) -> None:
         elif method == "tools/call" and asked["params"]["name"] == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         elif method == "tools/call" and asked["params"]["name"] != "hang":
-            answer = {"content": 5} if defect == "result" else {"content": [], "structuredContent": {"n": 1}}
+            answer = {"content": [], "structuredContent": {"n": 1}}
         if "id" in asked and answer:
             print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": answer}), flush=True)
 

@@ -122,23 +122,7 @@ class Hanging:
             await anext(pieces)
 
 
-async def test_hanging_functions_take_no_threads_from_other_work() -> None:
-    hanging, shared = Hanging(), anyio.to_thread.current_default_thread_limiter()
-    try:
-        async with anyio.create_task_group() as group:
-            for _ in range(3):
-                group.start_soon(hanging.ask)
-            for _ in range(3):
-                assert await anyio.to_thread.run_sync(hanging.begun.acquire, True, PATIENCE_S)
-            assert shared.borrowed_tokens == 0
-            group.cancel_scope.cancel()
-    finally:
-        hanging.release.set()
-
-
-async def test_hanging_functions_keep_their_threads_after_cancellation(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_hanging_functions_keep_their_threads_after_cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(callables, "THREADS", 2)
     hanging = Hanging()
     try:

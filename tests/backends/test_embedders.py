@@ -6,7 +6,6 @@ import logging
 import os
 import socket
 import sys
-import threading
 import traceback
 from collections.abc import Iterator
 from importlib import import_module
@@ -203,26 +202,6 @@ def test_word_vectors_are_of_length_one(words: StaticEmbedder, text: str) -> Non
 @needs_wordllama
 def test_an_empty_text_has_the_zero_vector(words: StaticEmbedder) -> None:
     assert not words.embed("").any()
-
-
-@needs_wordllama
-def test_word_vectors_are_loaded_once_by_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    loads, load = [], static._load
-
-    def counted() -> Any:
-        loads.append(threading.get_ident())
-        return load()
-
-    monkeypatch.setattr(static, "_load", counted)
-    embedder, made = StaticEmbedder(), list[Any]()
-    threads = [threading.Thread(target=lambda: made.append(embedder.embed("Why?"))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(loads) == 1
-    assert len({each.tobytes() for each in made}) == 1
-    assert len(made) == 8
 
 
 @needs_wordllama

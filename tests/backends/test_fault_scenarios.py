@@ -23,7 +23,7 @@ from routewright.backends.transport import AutoTransport, TransportLimits
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.protocols import Clock, Provider
 from routewright.testing import SCENARIOS, FakeClock, FaultyProvider, FaultyServer, FaultyTransport, Scenario
-from routewright.testing.faulty import FOREVER, Connection
+from routewright.testing.faulty import Connection
 from routewright.testing.faulty.scenarios import good
 from routewright.wire import Chunk, Delta, FaultKind, Finish, Model, ToolDelta, Usage
 from tests.tables import table
@@ -247,13 +247,6 @@ async def test_in_memory_a_stall_lasts_until_its_limit(name: str, seconds: float
     clock = FakeClock()
     await outcome_of(FaultyProvider(name, clock=clock), False, clock, VIRTUAL_S)
     assert clock.monotonic() == seconds
-
-
-@both
-async def test_a_slow_first_token_arrives_after_a_minute(stream: bool) -> None:
-    clock = FakeClock()
-    outcome = await outcome_of(FaultyProvider("slow_first_token", clock=clock), stream, clock, FOREVER)
-    assert (outcome.finish, clock.monotonic()) == ("stop", 60.0)
 
 
 async def test_a_transport_in_memory_counts_open_calls() -> None:

@@ -183,13 +183,6 @@ def test_a_used_up_key_comes_last_until_the_reset_or_five_minutes() -> None:
     assert keys.ring.due_at(keys["a"], MODEL) == keys.clock.monotonic()
 
 
-def test_if_all_are_used_up_the_soonest_is_tried() -> None:
-    keys = Keys("ab")
-    for name in "ab":
-        keys.ring.accept(keys[name], MODEL, 60.0)
-    assert len(keys.turn()) == 1
-
-
 def test_each_key_is_logged_when_it_is_refused_and_when_it_works_again(caplog: pytest.LogCaptureFixture) -> None:
     keys = Keys("abc")
     for _ in range(100):

@@ -19,7 +19,6 @@ import pytest
 from routewright import Pricing, Router
 from routewright.backends.clock import SystemClock
 from routewright.errors import ProviderFault, ValidationFailed
-from routewright.protocols import Provider
 from routewright.testing import FakeClock
 from routewright.wire import (
     Delta,
@@ -171,12 +170,6 @@ def test_the_package_is_imported_without_download_and_prints_nothing(
     del sys.modules["litellm"], sys.modules[HOME]
     assert (loaded.seen, loaded.suppress_debug_info) == ("True", True)
     assert os.environ.get(OFFLINE) == before
-
-
-def test_it_fits_the_protocols(package: StandIn) -> None:
-    provider = made()
-    assert isinstance(provider, Provider)
-    assert package.suppress_debug_info is True
 
 
 async def test_a_call_has_no_retries_and_the_deadline_as_its_timeout(package: StandIn) -> None:
@@ -379,11 +372,6 @@ async def test_a_router_routes_through_it_on_asyncio_only(package: StandIn, anyi
         return
     answer = await Router(providers=[provider]).route("hi")
     assert (answer.output, answer.routing.cost_usd) == ("hello", 1.5e-05)
-
-
-def test_without_models_it_serves_those_of_the_catalogue(package: StandIn) -> None:
-    router = Router(providers=[made("amazon-bedrock", vendor="bedrock")])
-    assert router.decide("hi").model.startswith("amazon-bedrock/")
 
 
 @pytest.mark.parametrize(

@@ -361,23 +361,6 @@ def test_an_answer_after_tool_results_may_be_empty() -> None:
         assert "neither text nor tool calls" in str(came_from(AnthropicProvider("k")._reader(call(), {}), answer)[1])
 
 
-def test_a_tool_call_may_have_all_its_input_at_the_start() -> None:
-    pieces: list[dict[str, Any]] = [
-        {"type": "content_block_start", "index": 1, "content_block": used("f", {"a": 1})},
-        {"type": "content_block_stop", "index": 1},
-        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}},
-        {"type": "message_stop"},
-    ]
-    assert summary_of(came_from(Blocks("x"), sse(*pieces))[0])[1] == [("toolu_1", "f", {"a": 1})]
-
-
-def test_content_after_the_stop_reason_counts() -> None:
-    ended = {"type": "message_delta", "delta": {"stop_reason": "max_tokens"}, "usage": {"output_tokens": 2}}
-    late = events_of(message(said("late"), used("f", {})))
-    calls: list[tuple[str, str, Any]] = [("toolu_1", "f", {})]
-    assert summary_of(came_from(Blocks("x"), sse(ended, *late))[0]) == ("late", calls, TOLD, "tool_calls")
-
-
 @table("broken", BROKEN.values(), ids=BROKEN)
 def test_an_invalid_stream_of_messages_is_malformed_after_its_usage(broken: list[dict[str, Any]]) -> None:
     came, fault = came_from(Blocks("x"), sse(_START, *broken))

@@ -16,10 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright import ValidationFailed
-from routewright.backends.embed import OpenAIEmbedder
 from routewright.backends.transport import AutoTransport
 from routewright.backends.transport.network import Network
-from routewright.backends.transport.webhooks import AiohttpWebhooks
 from routewright.errors import ProviderFault
 from routewright.protocols import Transport
 from tests.tables import table
@@ -443,33 +441,3 @@ def test_proxy_cannot_be_combined_with_a_transport(vendor: Vendor) -> None:
     for more in ({"proxy": "http://p:1"}, {"verify": False}):
         with pytest.raises(ValidationFailed, match="cannot be combined with transport="):
             vendor.make(KEY, base_url="http://x.example", transport=AutoTransport(), **more)
-
-
-async def test_an_embedder_uses_the_proxy_of_the_environment(
-    make: Make, plain: Upstream, proxy: ProxyServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ALL_PROXY", proxy.url)
-    embedder = OpenAIEmbedder(base_url=named(plain))
-    with pytest.raises(ProviderFault):
-        await embedder.embed("hello")
-    await embedder.aclose()
-    assert [asked.path for asked in proxy.asked] == [f"{named(plain)}/embeddings"]
-
-
-def test_webhooks_are_sent_without_a_proxy(
-    upstream: Upstream, proxy: ProxyServer, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY"):
-        monkeypatch.setenv(name, proxy.url)
-    trusting = ssl.create_default_context()
-    authority.configure_trust(trusting)
-
-    async def post() -> int:
-        webhooks = AiohttpWebhooks(allow_loopback=True, ssl_context=trusting)
-        try:
-            return (await webhooks.post(upstream.url, {}, b"{}")).status
-        finally:
-            await webhooks.aclose()
-
-    assert anyio.run(post) == 200
-    assert proxy.asked == []

@@ -77,10 +77,7 @@ def thinks(text: str, signature: str = SIGNATURE) -> dict[str, Any]:
     return {"type": "thinking", "thinking": text, "signature": signature}
 
 
-REDACTED = {
-    "type": "redacted_thinking",
-    "data": "EmwKAhgBEgy3va3pzix/LafPsn4aDFIT2Xlxh0L5L8rLVyIwxtE3rA==",
-}
+REDACTED = {"type": "redacted_thinking", "data": "EmwKAhgBEgy3va3pzix/LafPsn4aDFIT2Xlxh0L5L8rLVyIwxtE3rA=="}
 WEATHER = anthropic.used("get_weather", {"location": "Paris"}, "toolu_1")
 EVENTS = anthropic.used("get_events", {"at": "Paris 🦜"}, "toolu_2")
 CLAUDE_ANSWERS = {
@@ -230,10 +227,7 @@ DETAILS: list[dict[str, Any]] = [
     {"type": "reasoning.text", "signature": SIGNATURE, "format": CLAUDE, "index": 0},
     {"type": "reasoning.encrypted", "data": "eyJlbmMi", "id": "rs_1", "format": "openai-responses-v1", "index": 1},
 ]
-WHOLE_DETAILS: list[dict[str, Any]] = [
-    DETAILS[0] | {"text": "Let me see.", "signature": SIGNATURE},
-    DETAILS[3],
-]
+WHOLE_DETAILS: list[dict[str, Any]] = [DETAILS[0] | {"text": "Let me see.", "signature": SIGNATURE}, DETAILS[3]]
 
 
 MINIMAX = {"type": "reasoning.text", "id": "t1", "index": 0}

@@ -400,11 +400,7 @@ TOOLS_OF: dict[str, dict[str, Any]] = {
     "anthropic": {"tools": [{"name": "f", "input_schema": {"type": "object", "properties": {}}}]},
     "google": {
         "tools": [
-            {
-                "functionDeclarations": [
-                    {"name": "f", "parametersJsonSchema": {"type": "object", "properties": {}}},
-                ]
-            }
+            {"functionDeclarations": [{"name": "f", "parametersJsonSchema": {"type": "object", "properties": {}}}]}
         ]
     },
 }

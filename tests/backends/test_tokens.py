@@ -160,12 +160,6 @@ def test_such_a_run_is_found_anywhere(quarters: int) -> None:
         assert list(map(len, parts)) == [len(before) + tokens._LONGEST_RUN, 2]
 
 
-def test_a_text_without_such_a_run_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "_LONG_RUN", None)
-    long = "word " * 800_000
-    assert list(tokens._cut_runs(long)) == [long]
-
-
 @table("encoding", ENCODINGS)
 @table("piece", ["word ", "ein Wörtchen\n", "的。", "<|endoftext|> ", "a\ud800b ", "x = 1;\n    "])
 def test_a_long_text_counts_as_in_tiktoken(encoding: str, piece: str) -> None:

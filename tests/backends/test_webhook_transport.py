@@ -131,27 +131,10 @@ async def test_every_status_is_an_answer(local: AiohttpWebhooks, code: int) -> N
         assert await status(local, receiver.url) == code
 
 
-@pytest.mark.parametrize(
-    ("value", "seconds"),
-    [
-        ("30", 30.0),
-        ("0", 0.0),
-        ("1.5", 1.5),
-        ("Fri, 27 Nov 2026 12:00:40 GMT", 40.0),
-        ("Fri, 27 Nov 2026 11:00:00 GMT", 0.0),
-        ("999999999", 86_400.0),
-        ("-1", None),
-        ("soon", None),
-        ("", None),
-        ("nan", None),
-        ("inf", None),
-        ("Fri, 99 Nov 2026 12:00:40 GMT", None),
-    ],
-)
-async def test_retry_after_is_read_in_seconds(local: AiohttpWebhooks, value: str, seconds: float | None) -> None:
-    head = f"HTTP/1.1 429 X\r\nDate: Fri, 27 Nov 2026 12:00:00 GMT\r\nRetry-After: {value}\r\nContent-Length: 0\r\n\r\n"
-    async with receiving(head.encode()) as receiver:
-        assert (await local.post(receiver.url, HEADERS, BODY)).retry_after_s == seconds
+async def test_retry_after_is_read_in_seconds(local: AiohttpWebhooks) -> None:
+    head = b"HTTP/1.1 429 X\r\nDate: Fri, 27 Nov 2026 12:00:00 GMT\r\nContent-Length: 0\r\nRetry-After: "
+    async with receiving(head + b"Fri, 27 Nov 2026 12:00:40 GMT\r\n\r\n") as receiver:
+        assert (await local.post(receiver.url, HEADERS, BODY)).retry_after_s == 40.0
 
 
 async def test_no_cookie_is_kept(net: Net, transport: AiohttpWebhooks, serving: ssl.SSLContext) -> None:
@@ -188,32 +171,22 @@ BLOCKED: dict[str, list[Lookup]] = {
     "loopback of IPv6": [["::1"]],
     "metadata": [["169.254.169.254"]],
     "private": [["10.0.0.1"]],
-    "unspecified": [["0.0.0.0"]],
     "unspecified of IPv6": [["::"]],
     "carrier's": [["100.64.0.1"]],
-    "broadcast": [["255.255.255.255"]],
-    "multicast": [["224.0.0.1"]],
     "multicast of IPv6": [["ff02::1"]],
     "host agent": [["168.63.129.16"]],
     "public, then private": [[A, "10.0.0.1"]],
-    "private, then public": [["10.0.0.1", A]],
-    "public, then loopback": [[A, "127.0.0.1"]],
     "A public, AAAA local": [[A, "fd00::1"]],
     "AAAA public, A private": [[A6, "192.168.0.1"]],
     "mapped": [["::ffff:127.0.0.1"]],
-    "mapped, in hexadecimal": [["::ffff:7f00:1"]],
     "mapped, of a public one": [["::ffff:8.8.8.8"]],
-    "compatible": [["::127.0.0.1"]],
     "NAT64": [["64:ff9b::7f00:1"]],
-    "NAT64 of a network": [["64:ff9b:1::a00:1"]],
     "6to4": [["2002:7f00:1::"]],
     "Teredo": [["2001:0:4136:e378:8000:63bf:3fff:fdd2"]],
     "link-local": [["fe80::1"]],
     "link-local, with its scope as text": [["fe80::1%eth0"]],
     "link-local, with its scope as a number": [[(socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("fe80::1", 443, 0, 2))]],
-    "site-local": [["fec0::1"]],
     "unique local": [["fd00:ec2::254"]],
-    "segment routing": [["5f00::1"]],
     "the last of 50": [[*[f"93.184.216.{number}" for number in range(1, 50)], "10.0.0.1"]],
     "in the middle of 200": [[*[f"93.184.216.{number}" for number in range(1, 101)], "fc00::1", *[B] * 99]],
     "at the end of a chain of names": [[(socket.AF_INET, socket.SOCK_STREAM, 6, "a.example", ("10.0.0.1", 443))]],
@@ -250,15 +223,6 @@ async def assert_no_packet(net: Net, name: str, transport: AiohttpWebhooks) -> N
         assert net.lookups == [NAME] * number
     await transport.aclose()
     assert (net.connects, net.sockets) == ([], 0)
-
-
-async def test_public_target_is_connected_to(net: Net, transport: AiohttpWebhooks, serving: ssl.SSLContext) -> None:
-    net.script(NAME, [[A]])
-    async with receiving(tls=serving) as receiver:
-        net.routes = {A: receiver.port}
-        assert await status(transport, URL) == 200
-    assert net.connects == [A]
-    assert b"Host: hooks.example\r\n" in receiver.requests[0][0]
 
 
 async def test_next_address_is_tried(net: Net, transport: AiohttpWebhooks, serving: ssl.SSLContext) -> None:
@@ -524,42 +488,16 @@ async def test_a_failure_after_the_status_does_not_change_it(
             await asyncio.wait(local._bodies)
 
 
-async def test_body_that_breaks_the_protocol_does_not_change_the_status(local: AiohttpWebhooks) -> None:
-    answered = asyncio.Event()
-
-    async def respond(connection: Connection) -> None:
-        await connection.write(b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\n")
-        await answered.wait()
-        await connection.write(b"ZZZ\r\nsecret")
-        await connection.left()
-
-    async with receiving(respond) as receiver:
-        assert await status(local, receiver.url) == 200
-        answered.set()
-        await receiver.ended.get()
-
-
 GARBAGE = [
     b"secret\r\n\r\n",
-    b"HTTP/9.9 200 secret\r\n\r\n",
     b"HTTP/1.1 2 secret\r\n\r\n",
-    b"HTTP/1.1 secret\r\n\r\n",
-    b"HTTP/1.1 99999999999 OK\r\n\r\n",
-    b"HTTP/1.1 -200 OK\r\n\r\n",
     b"HTTP/1.1 200 OK\r\nsecret\r\n\r\n",
-    b"HTTP/1.1 200 OK\r\nsec ret: x\r\n\r\n",
     b"HTTP/1.1 200 OK\r\nContent-Length: secret\r\n\r\n",
-    b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n",
     b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
     b"HTTP/1.1 200 OK\r\nA: " + b"s" * 100_000 + b"\r\n\r\n",
     b"HTTP/1.1 200 " + b"s" * 100_000 + b"\r\n\r\n",
     b"SSH-2.0-secret\r\n\r\n",
-    b"220 secret ESMTP\r\n\r\n",
-    b"+OK secret\r\n\r\n",
     b"\x15\x03\x01\x00\x02\x02\x28",
-    b"\x00" * 100,
-    b"<html>secret</html>\r\n\r\n",
-    b"\xff\xfe\r\n\r\n",
 ]
 
 
@@ -647,17 +585,10 @@ async def test_closing_at_once_ends_an_answer_whose_body_nobody_has_begun_to_rea
 # --- connections that cannot be made
 
 
-async def test_refused_connection_is_reported(net: Net, transport: AiohttpWebhooks) -> None:
-    net.script(NAME, [[A], [A, B, A6]])
-    assert await reason(transport, URL) == "the connection was refused"
-    assert await reason(transport, URL) == "the connection was refused"
-    assert net.connects[:1] == [A]
-    assert set(net.connects[1:]) == {A, B, A6}
-
-
 @pytest.mark.parametrize(
     ("number", "said"),
     [
+        (errno.ECONNREFUSED, "the connection was refused"),
         (errno.EHOSTUNREACH, "the host cannot be reached"),
         (errno.ENETUNREACH, "the host cannot be reached"),
         (errno.ETIMEDOUT, "the connection failed"),

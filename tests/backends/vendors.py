@@ -250,12 +250,7 @@ ANTHROPIC = Vendor(
     mark=(_STOP,),
     long=tuple(_LONG),
     long_ending=(_REASON, _STOP),
-    calls=(
-        ToolDelta(0, "", "c1", "f"),
-        ToolDelta(0, '{"a": "🦜"}'),
-        ToolDelta(1, "", "c2", "g"),
-        ToolDelta(1, "{}"),
-    ),
+    calls=(ToolDelta(0, "", "c1", "f"), ToolDelta(0, '{"a": "🦜"}'), ToolDelta(1, "", "c2", "g"), ToolDelta(1, "{}")),
     content="content",
     deep=b'{"a": ',
     usage="usage",

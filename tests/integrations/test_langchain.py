@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 import anyio
 import pytest
 from langchain_core.caches import InMemoryCache
-from langchain_core.callbacks import BaseCallbackHandler, UsageMetadataCallbackHandler
+from langchain_core.callbacks import UsageMetadataCallbackHandler
 from langchain_core.exceptions import (
     ContextOverflowError,
     ModelAPIError,
@@ -35,7 +35,6 @@ from langchain_core.messages import (
     messages_to_dict,
 )
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import ConfigurableField
 from langchain_core.tools import tool
 from pydantic import BaseModel
 
@@ -379,13 +378,6 @@ async def test_no_tools_are_no_tools() -> None:
     assert provider.calls[0].tools is None
 
 
-async def test_the_fields_of_a_model_can_be_configured() -> None:
-    model, provider = model_of([PLAIN])
-    chain = model.configurable_fields(model=ConfigurableField(id="model"), temperature=ConfigurableField(id="heat"))
-    await chain.ainvoke("?", {"configurable": {"model": "anthropic/two", "heat": 0.3}})
-    assert (provider.calls[0].model.id, provider.calls[0].params.temperature) == ("anthropic/two", 0.3)
-
-
 async def test_the_cache_of_langchain_tells_accounts_apart() -> None:
     router, _ = router_of([PLAIN] * 2)
     cache = InMemoryCache()
@@ -393,21 +385,6 @@ async def test_the_cache_of_langchain_tells_accounts_apart() -> None:
     models = [ChatRoutewright(router=router.as_caller(caller), cache=cache) for caller in callers]
     traces = [(await model.ainvoke("?")).response_metadata["trace_id"] for model in models]
     assert (len({*traces}), traces[2]) == (3, traces[0])
-
-
-async def test_streaming_can_be_forced_and_forbidden() -> None:
-    class Tokens(BaseCallbackHandler):  # type: ignore[misc]
-        count = 0
-
-        def on_llm_new_token(self, token: Any, **_: Any) -> None:
-            self.count += 1
-
-    tokens = Tokens()
-    model, _ = model_of([PLAIN] * 2, streaming=True, callbacks=[tokens])
-    assert (await model.ainvoke("?")).content == "Air scatters blue light."
-    assert tokens.count == 3
-    whole = model.model_copy(update={"disable_streaming": True})
-    assert [chunk.content async for chunk in whole.astream("?")] == ["Air scatters blue light."]
 
 
 def test_the_router_is_not_serialised() -> None:

@@ -382,13 +382,6 @@ async def test_thoughts_of_others_are_left_out() -> None:
 
 
 @both
-async def test_bad_arguments_are_the_tools_to_report(streamed: bool) -> None:
-    bad = [ToolDelta(0, '{"city": 5', "call_1", "weather"), Usage(20, 8), Finish("tool_calls")]
-    _, provider = await outcome([bad, PLAIN], streamed=streamed, tools=[weather])
-    assert "error" in provider.calls[1].messages[-1].content
-
-
-@both
 async def test_an_answer_cut_before_its_first_word_is_an_error(streamed: bool) -> None:
     with pytest.raises(agents.ModelBehaviorError, match="max_tokens"):
         await outcome([[Usage(12, 5), Finish("length")]], streamed=streamed)

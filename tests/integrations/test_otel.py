@@ -187,11 +187,6 @@ def test_metrics_match_the_attempts() -> None:
     assert durations[0].explicit_bounds[:2] == (0.01, 0.02)
 
 
-def test_without_a_meter_provider_there_are_no_metrics() -> None:
-    telemetry = OpenTelemetry(TracerProvider())
-    assert telemetry._histograms == {}
-
-
 def test_parent_and_attempt_ids_match_traceparent() -> None:
     exports, router = Exports(), Router.sandbox()
     with router.traceparent(HERE):

@@ -23,7 +23,6 @@ from pydantic_ai import (
     ModelMessagesTypeAdapter,
     ModelRequest,
     ModelResponse,
-    ModelRetry,
     ModelSettings,
     NativeOutput,
     PromptedOutput,
@@ -96,10 +95,7 @@ async def test_plain() -> None:
     agent, provider = agent_of([PLAIN], instructions="Be brief.")
     result = await agent.run(QUESTION)
     assert result.output == "Air scatters blue light."
-    assert sent(provider) == [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": QUESTION},
-    ]
+    assert sent(provider) == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": QUESTION}]
     assert (last(result).model_name, last(result).finish_reason) == ("anthropic/one", "stop")
 
 
@@ -531,22 +527,6 @@ async def test_parts_for_the_framework_alone_are_refused() -> None:
         await model.request(history, None, ModelRequestParameters())
     await model.request(model.prepare_messages(history), None, ModelRequestParameters())
     assert "Again." in str(provider.calls[0].messages)
-
-
-BAD = [ToolDelta(0, '{"city":', "call_1", "weather"), Usage(1, 1), Finish("tool_calls")]
-
-
-async def test_bad_arguments_and_errors_of_tools_go_back_to_the_model() -> None:
-    agent, provider = agent_of([BAD, [ToolDelta(0, "", "call_2", "moody"), *TOOL[2:]], PLAIN], retries=3)
-
-    @agent.tool_plain  # type: ignore[untyped-decorator]
-    def moody() -> str:
-        raise ModelRetry("ask nicely")
-
-    assert (await agent.run(QUESTION)).output == "Air scatters blue light."
-    results = [turn["content"] for turn in sent(provider) if turn["role"] == "tool"]
-    assert "Invalid JSON" in results[0]
-    assert "ask nicely" in results[1]
 
 
 async def test_settings_without_a_counterpart_are_named() -> None:

@@ -14,10 +14,9 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCMessage
 from pydantic import TypeAdapter
 
-from routewright import Agent, CallableProvider, Catalogue, Model, Pricing, Router
 from routewright.backends.tools.mcp import McpTool, McpTools
 from routewright.protocols import ToolContext, ToolFailed
-from routewright.wire import Caller, Finish, ToolDelta
+from routewright.wire import Caller
 
 pytestmark = pytest.mark.anyio
 ABOUT = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"}}
@@ -100,23 +99,6 @@ async def test_names_are_mapped_to_what_vendors_take_and_back(names: list[str], 
             assert await call(tool) == "ok"
             assert "\n" not in repr(tool)
     assert server.called == names, "each by its own name"
-
-
-async def test_an_agent_calls_a_tool_by_its_mapped_name() -> None:
-    server = one_page(named("store.find"))
-
-    async def answer(sent: Any) -> Any:
-        assert [tool.function_spec.name for tool in sent.tools] == ["store_find"]
-        assert [tool.function_spec.parameters for tool in sent.tools] == [EMPTY]
-        if sent.messages[-1].role == "tool":
-            return sent.messages[-1].content
-        return [ToolDelta(0, "", "c1", "store_find"), Finish("tool_calls")]
-
-    model = Model(id="a/b", modalities=("text", "tool"), quality=0.5, pricing_per_1m=Pricing(1.0, 1.0))
-    router = Router(providers=[CallableProvider(answer, models=[model])], catalogue=Catalogue(()))
-    async with router, server.tools(allow=["store.find"]) as tools:
-        run = await Agent(router, tools=tools).run("go")
-    assert (run.output, server.called) == ("ok", ["store.find"])
 
 
 def pages(*cursors: Any) -> Server:

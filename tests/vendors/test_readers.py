@@ -436,33 +436,6 @@ def test_zeros_are_not_reported(reader: Callable[[], Reader], events: list[Any],
     assert bill_of(collect(read_streamed(reader(), sse(*events)))) == bill
 
 
-def test_zeros_in_a_document_are_not_reported() -> None:
-    for prompt, output, bill in (
-        (0, 0, Bill(None, None)),
-        (9, 0, Bill(9, None)),
-        (0, 3, Bill(None, 3)),
-        (9, 3, Bill(9, 3)),
-    ):
-        usage = {"prompt_tokens": prompt, "completion_tokens": output}
-        plain: list[tuple[Reader, Any]] = [
-            (chat(), {"choices": [{"message": {"content": LONG}, "finish_reason": "stop"}], "usage": usage}),
-            (
-                blocks(),
-                {
-                    "content": [{"type": "text", "text": LONG}],
-                    "stop_reason": "end_turn",
-                    "usage": {"input_tokens": prompt, "output_tokens": output},
-                },
-            ),
-            (
-                gemini(),
-                content(LONG, finish="STOP", usage={"promptTokenCount": prompt, "candidatesTokenCount": output}),
-            ),
-        ]
-        for reader, document in plain:
-            assert bill_of(collect(decode_body(reader, json.dumps(document).encode()))) == bill
-
-
 def test_what_is_not_known_of_usage_is_estimated_and_so_is_its_cost() -> None:
     for usage, range_is_known in (
         (Usage(9, 3), True),

@@ -22,7 +22,6 @@ from routewright import (
     Router,
     ValidationFailed,
 )
-from routewright.backends.providers.answer import Reader
 from routewright.backends.providers.features import protocol_at
 from routewright.backends.providers.hosts import HOSTS
 from routewright.backends.providers.responses import ResponseItems
@@ -445,12 +444,7 @@ def test_names_only_outside_the_data_are_read() -> None:
 
 
 def test_thoughts_of_open_models_are_read_and_go_back() -> None:
-    item = {
-        "type": "reasoning",
-        "id": "rs_1",
-        "summary": [],
-        "content": [{"type": "reasoning_text", "text": "Hm."}],
-    }
+    item = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]}
     response = whole(item, called("look", {}, "c1"))
     for stream in (False, True):
         chunks = read(response, stream=stream)
@@ -724,12 +718,6 @@ async def test_a_refused_option_is_left_out_from_then_on(fake: ResponsesServer) 
     assert fake.requests[-1].body["reasoning"] == {}
     assert summary_of(await chunks_of(openai, upstream))[0] == "hello"
     assert len(fake.requests) == 5
-
-
-def test_a_plain_document_may_answer_a_stream() -> None:
-    reader: Reader = ResponseItems("openai")
-    reader.read(json.dumps(whole("Hello.", usage=None)).encode())
-    assert reader.chunks == [Delta("Hello."), Finish("stop")]
 
 
 @rows(
