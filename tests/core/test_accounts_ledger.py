@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from routewright._core.accounts.ledger import INCIDENTS, WEEK_S, Books, forgotten_at, is_quiet, key_of
+from routewright._core.accounts.ledger import INCIDENTS, WEEK_S, Books, forgotten_at, is_quiet
 from routewright._core.accounts.settlement import Expired
 from routewright._core.idempotency import RESULT_TTL_S, KeptResult
 from routewright.wire import (
@@ -142,8 +142,3 @@ def test_sums_add_up_all_rows_and_a_removed_row_leaves_nothing(rows: list[Ledger
     assert [total.kind for total in kept.answer(day)] == ["attempt"] * len(before) + ["expired"]
     assert kept.unbook("gone") is not None
     assert kept.answer(day) == before
-
-
-@given(st.lists(ROWS, max_size=8, unique_by=lambda each: (each.request_id, each.attempt)))
-def test_rows_have_distinct_keys(rows: list[LedgerRow]) -> None:
-    assert len({key_of(each) for each in rows}) == len(rows)

@@ -31,10 +31,6 @@ def test_an_unknown_field_gets_a_hint(field: str, hint: str) -> None:
     assert refusal(task="hi", **{field: "quality"}) == [(field, "is not a field", hint)]
 
 
-def test_all_unknown_fields_are_reported_together() -> None:
-    assert [path for path, _, _ in refusal(task="hi", goal="cost", stream=True)] == ["goal", "stream"]
-
-
 @table(
     ("given", "problem", "hint"),
     [

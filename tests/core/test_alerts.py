@@ -33,10 +33,6 @@ def test_a_burst_is_told_once_a_window() -> None:
     assert places == [19, 19 + WINDOW_S, 19 + 2 * WINDOW_S, 19 + 3 * WINDOW_S]
 
 
-def test_errors_are_forgotten_after_the_window() -> None:
-    assert told([True] * 19 + [False] * 400 + [True]) == []
-
-
 def test_accounts_are_counted_apart() -> None:
     bursts = ErrorBursts()
     for place in range(19):
@@ -44,14 +40,6 @@ def test_accounts_are_counted_apart() -> None:
         assert bursts.count_call("b", place, error=True) is None
     assert bursts.count_call("b", 20.0, error=False) is None
     assert bursts.count_call("a", 20.0, error=True) is not None
-
-
-def test_no_more_accounts_are_remembered_than_fit() -> None:
-    bursts = ErrorBursts()
-    for place in range(MOST_COUNTED + 10):
-        bursts.count_call(place, 0.0, error=False)
-    assert len(bursts._accounts) == MOST_COUNTED
-    assert 5 not in bursts._accounts
 
 
 def test_an_account_that_goes_on_calling_is_not_the_one_forgotten() -> None:

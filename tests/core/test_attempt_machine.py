@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from random import Random
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -268,19 +267,6 @@ def test_a_refusal_is_final_unless_the_policy_falls_back() -> None:
     assert next_model(open_one) == "b/two"
 
 
-def test_the_fault_table_alone_decides_fallbacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FAULTS, FaultKind.AUTH, FAULTS[FaultKind.AUTH]._replace(fall_back=False))
-    monkeypatch.setitem(FAULTS, FaultKind.SERVER, FAULTS[FaultKind.SERVER]._replace(fall_back=False))
-    monkeypatch.setitem(FAULTS, FaultKind.REFUSED, FAULTS[FaultKind.REFUSED]._replace(fall_back=True))
-    for kind, then, end in (("auth", None, End.FAILED), ("server", Wait, None), ("refused", Attempt, None)):
-        attempts = fail_next(machine(), kind)
-        step = attempts.next(0.0)
-        assert step is None if then is None else isinstance(step, then)
-        assert attempts.end is end
-    attempts = fail_next(machine(max_retries=0), "server")
-    assert end_reached(attempts) is End.FAILED
-
-
 @table("retries", [0, 5])
 def test_an_invalid_answer_is_repaired_once_per_model(retries: int) -> None:
     attempts = machine(max_retries=retries, fallback=("b/two",))
@@ -297,14 +283,6 @@ def test_an_invalid_answer_is_repaired_once_per_model(retries: int) -> None:
 def test_an_answer_that_cannot_be_repaired_falls_back_at_once() -> None:
     attempts = fail_next_invalid(machine(), repair=None)
     assert next_model(attempts) == "b/two"
-
-
-def test_only_faults_marked_in_the_table_are_repaired() -> None:
-    for kind, rule in FAULTS.items():
-        attempts = fail_next(machine(), kind, repair=MORE)
-        step = attempts.next(0.0)
-        assert (isinstance(step, Attempt) and step.repair is not None) is rule.repair, kind
-        assert rule.repair is (kind is FaultKind.INVALID_OUTPUT)
 
 
 def test_a_retry_of_a_repair_is_a_repair() -> None:
@@ -415,14 +393,6 @@ def test_pauses_grow_and_a_shorter_retry_after_does_not_shorten_them() -> None:
     assert pauses_of(machine(max_retries=5), 0.5, *none) == [0.2, 0.35, 0.575, 0.9125, 1.05]
     assert pauses_of(machine(max_retries=5), 1.0, *none) == [0.3, 0.9, 2.0, 2.0, 2.0]
     assert pauses_of(machine(max_retries=5), 0.5, None, 0.0, 3.0, None) == [0.2, 0.35, 3.0, 0.9125]
-
-
-def test_the_request_ends_with_its_chain() -> None:
-    attempts = machine(fallback=("b/two",))
-    for expected in ("a/one", "b/two"):
-        assert next_model(attempts) == expected
-        fail_latest(attempts, "auth")
-    assert end_reached(attempts) is End.FAILED
 
 
 def test_a_fault_after_content_restarts_or_fails_as_configured() -> None:
@@ -587,11 +557,6 @@ def test_after_a_fault_the_remaining_model_due_soonest_is_called() -> None:
     assert (attempt.model, attempt.probe, attempt.number) == ("d/four", True, 2)
 
 
-def test_a_fallback_with_an_open_circuit_is_skipped() -> None:
-    attempts = fail_next(gated("b/two"), "auth")
-    assert next_model(attempts) == "c/three"
-
-
 def test_a_circuit_opened_during_the_pause_ends_its_models_retries() -> None:
     traffic = FakeTraffic()
     attempts = fail_next(machine_of(machine().plan, traffic=traffic), "server")
@@ -741,15 +706,6 @@ def test_a_budget_for_one_attempt_allows_no_hedge() -> None:
     tokens = hedged(budget_tokens=2 * 1_040 - 1, max_output_tokens=1_000)
     next_attempt(tokens)
     assert tokens.hedge(2.0) is None
-
-
-def test_a_hedge_not_started_changes_nothing() -> None:
-    attempts = hedged(traffic=FakeTraffic(spare=1), budget_nanos=5_000_000, max_output_tokens=1_000)
-    next_attempt(attempts)
-    assert attempts.hedge(2.0) is None
-    fail_latest(attempts, "auth", now=3.0)
-    attempt = next_attempt(attempts, 3.0)
-    assert (attempt.model, attempt.number) == ("b/two", 2)
 
 
 def test_a_failed_hedge_leaves_the_first_attempt_running_and_is_not_retried() -> None:

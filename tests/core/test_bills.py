@@ -147,12 +147,6 @@ def test_a_bill_lists_tokens_and_prices() -> None:
     ]
 
 
-def test_a_bill_has_no_empty_lines_and_names_no_tier_for_short_inputs() -> None:
-    made = bill(SONNET, Usage(1_000, 0))
-    assert [line.what for line in made.lines] == ["input"]
-    assert made.above_tokens is None
-
-
 def test_a_bill_is_rounded_up_once() -> None:
     made = bill(Pricing(0.0005, 0.0003, 0.0001, exact=True), Usage(3, 1, 1))  # 1.0 + 0.1 + 0.3 nano-dollars
     assert made.total_nanos == 2
@@ -176,17 +170,12 @@ def test_a_bill_accepts_an_alias() -> None:
     ("model", "usage", "how", "said"),
     [
         ("openai/gpt-4.1x", Usage(1, 1), {}, "model: unknown model 'openai/gpt-4.1x'; did you mean 'openai/gpt-4.1'"),
-        ("what", Usage(1, 1), {}, "model: unknown model 'what'; 'models' of the catalogue lists the known ids"),
-        (5, Usage(1, 1), {}, "model: must be an id or alias, got 5"),
         ("v/none", Usage(1, 1), {}, "model: no price of 'v/none' is known on 2026-11-21; give it one in a catalogue"),
         ("v/m", Usage(1, 1), {"batch": True}, "batch: no batch price of 'v/m' is known on 2026-11-21; give it batch_i"),
         ("v/m", Usage(1, 1), {"on": "21.11.2026"}, "on: must be a date, got '21.11.2026'; write 'YYYY-MM-DD'"),
         ("v/m", Usage(1, 1, cached=2), {}, "usage: does not add up; 'input' includes 'cached' and 'written'"),
-        ("v/m", Usage(3, 1, cached=2, written=2), {}, "usage: does not add up"),
         ("v/m", Usage(1, 1, reasoning=2), {}, "usage: does not add up"),
-        ("v/m", Usage(-1, 1), {}, "usage: does not add up"),
         ("v/m", Usage(1, 1, written=-1), {}, "usage: does not add up"),
-        ("v/m", Usage("many", 1), {}, "usage.input: must be "),  # type: ignore[arg-type]
         ("v/m", 5, {}, "usage: must be "),
     ],
 )

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 from msgspec.structs import astuple, replace
 
-from routewright import Budget
 from routewright._core.routing.budget import (
     Amount,
     Room,
@@ -17,7 +16,6 @@ from routewright._core.routing.budget import (
     limit_to,
     own_room,
     plan_output,
-    room_of,
     worst_of_call,
     worst_of_plan,
 )
@@ -94,16 +92,6 @@ class Sharing(RuleBasedStateMachine):
 TestSharing = Sharing.TestCase
 
 
-def test_a_share_settles_once() -> None:
-    budget = SharedBudget(Room(10, None))
-    share = budget.reserve(Amount(5, 5))
-    assert share == Share(1, Room(5, None))
-    budget.settle(share, Amount(3, 3))
-    with pytest.raises(KeyError):
-        budget.settle(share, Amount(3, 3))
-    assert budget.left == Room(7, None)
-
-
 def test_a_call_beyond_its_share_is_booked_in_full() -> None:
     budget = SharedBudget(Room(10, None))
     first = budget.reserve(Amount(10, 0))
@@ -111,11 +99,6 @@ def test_a_call_beyond_its_share_is_booked_in_full() -> None:
     budget.settle(first, Amount(15, 0))
     assert budget.spent == Amount(15, 0)
     assert budget.reserve(Amount(1, 0)) == Share(2, Room(0, None))
-
-
-def test_a_budget_rounds_down_to_nano_dollars() -> None:
-    assert room_of(Budget(0.0000000019, 100.0)) == Room(1, 100)
-    assert room_of(Budget()) == Room(None, None)
 
 
 GIVEN = simple(goal="quality")

@@ -108,27 +108,10 @@ def test_right_answers_are_served_in_time() -> None:
     assert made.probability > 0.98
 
 
-def test_a_threshold_serves_similar_matches_that_pass_the_guards() -> None:
-    bound = Bound(threshold=0.8)
-    near = matches(("how do I open my account", "so", 0.95), ("how can I close an account", "thus", 0.85))
-    made = offer(ONE, near, Calibration(), bound)
-    assert made.match is near[1]
-    assert made.refused_by == "opposites"
-    assert made.serve == pytest.approx(0.98)
-    assert offer(ONE, matches(("how can I close an account", "thus", 0.79)), Calibration(), bound).serve == 0
-
-
 def test_an_offer_without_a_candidate_says_which_guard_refused() -> None:
     made = offer(ONE, matches(("How do I open my account?", "so", 0.95)), Calibration(), Bound())
     assert (made.match, made.refused_by, made.serve) == (None, "opposites", 0.0)
     assert offer(ONE, [], Calibration(), Bound()) == NOTHING
-
-
-def test_neighbours_with_the_same_answer_make_it_more_probable() -> None:
-    agreed = matches(("close account", "a", 0.8), ("closing an account", "a", 0.75), ("account closing", "A ", 0.7))
-    torn = matches(("close account", "a", 0.8), ("closing an account", "b", 0.75), ("account closing", "b", 0.7))
-    fresh = [offer(ONE, found, Calibration(), Bound()).probability for found in (agreed, torn)]
-    assert fresh[0] > fresh[1]
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans(), st.floats(1, 1_000)), min_size=20, max_size=60))

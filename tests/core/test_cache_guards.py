@@ -142,51 +142,22 @@ def test_most_real_paraphrases_pass() -> None:
     ("asked", "kept"),
     [
         ("I can't log in", "I cannot log in"),
-        ("Why isn’t it working?", "why is it not working"),
         ("I have 3 cards", "I have three cards"),
-        ("is there a 10% fee", "is there a 10 percent fee"),
         ("pay $5 now", "pay 5 dollars now"),
-        ("convert 5,000.50 euros", "convert 5000.5 euro"),
         ("two hundred and five people", "205 people"),
-        ("what is the 1st step", "what is the first step"),
-        ("wake me at 10:00", "wake me at 10"),
         ("what is the weather today", "today what is the weather"),
         ("if my card is lost, what do I do?", "what do I do if my card is lost?"),
         ("please tell me how to reset my password", "how do I reset my password, please?"),
-        ("Where is my card?", "where's my card"),
-        ("I need just one card", "I need a card"),
-        ("How do I get to Paris", "how do i get to paris"),
         ("pages 5-10 of it", "pages 5–10 of it"),
-        ("is it −5 outside", "is it -5 outside"),
         ("is it –5 outside", "is it -5 outside"),
         ("what is in room ５", "what is in room 5"),
-        ("what is in room ٤٢", "what is in room 42"),
-        ("pay ＄５ now", "pay $5 now"),
-        ("1,000 people", "1000 people"),
-        ("pay $5.50 now", "pay $5.5 now"),
         ("pay 5.00 euros", "pay €5"),
-        ("five cards", "5 cards"),
         ("2.5 million people", "2500000 people"),
-        ("$5 million", "5 million dollars"),
         ("is twenty-one enough", "is 21 enough"),
-        ("wake me at 09:00", "wake me at 9:00"),
-        ("is 5 ≥ 3", "is 5 >= 3"),
-        ("what is vitamin C", "what is vitamin C?"),
-        ("WHAT IS IT", "what is it"),
-        ("is it OK at 5 PM", "is it ok at 5 pm"),
-        ("What is an ATM?", "what is an ATM"),
         ("IS THE PASSWORD SAFE", "is the password safe"),
-        ("why ?", "why?"),
-        ("GIVE ME A CARD", "give me a card"),
         ("How Do I Get A New Card", "how do i get a new card"),
-        ("can I get a (new) card", "Can I get a (new) card?"),
-        ("send an e-mail", "send an email"),
         ("what s my balance", "what's my balance"),
-        ("why is it “pending”", 'Why is it "pending"?'),
-        ("Please, where is my card?!", "where is my card"),
-        ("terms & conditions", "terms and conditions"),
         ("Das geht nicht!", "das geht nicht"),
-        ("which font is sans serif", "Which font is sans-serif?"),
     ],
 )
 def test_paraphrases_pass(asked: str, kept: str) -> None:
@@ -218,15 +189,9 @@ def test_a_refusal_names_its_guard(asked: str, kept: str, by: str) -> None:
         ("what is a-b", "what is a~b"),
         ("is 5>3", "is 5<3"),
         ("what does x != y do", "what does x = y do"),
-        ("x <= y", "x >= y"),
-        ("is a && b true", "is a || b true"),
-        ("what is 5*3", "what is 5/3"),
         ("what is 10²", "what is 102"),
         ("I am here 🙂", "I am here 🙁"),
-        ("great 👍", "great"),
-        ("flights to 🇫🇲", "flights to 🇲🇫"),
         ("is this ©", "is this ®"),
-        ("pay ₿5", "pay ₽5"),
     ],
 )
 def test_operators_and_symbols_must_be_the_same(asked: str, kept: str) -> None:
@@ -237,14 +202,9 @@ def test_operators_and_symbols_must_be_the_same(asked: str, kept: str) -> None:
     ("asked", "kept"),
     [
         ("is it –5 outside", "is it 5 outside"),
-        ("I owe -$5", "I owe $5"),
         ("what is .5 times two", "what is 5 times two"),
-        ("1½ cups", "11/2 cups"),
-        ("what is in room ٥", "what is in room ٦"),
         ("who has 12345678901234567", "who has 12345678901234568"),
-        ("who is agent 007", "who is agent 7"),
         ("python 3.1", "python 3.10"),
-        ("release 1.2.3", "release 1.23"),
         ("at 10:30 five left", "at 10:45 five left"),
     ],
 )
@@ -256,15 +216,9 @@ def test_numbers_are_compared_as_written(asked: str, kept: str) -> None:
     ("asked", "kept"),
     [
         ("what is vitamin B", "what is vitamin C"),
-        ("what is vitamin b", "what is vitamin c"),
         ("what is vitamin d", "what is a vitamin"),
-        ("what is vitamin A good for", "what is a vitamin good for"),
-        ("is plan A cheap", "is plan B cheap"),
         ("show me plan a", "show me plan"),
-        ("is hepatitis A rare", "is hepatitis B rare"),
-        ("what does plan b - the new one - cost", "what does plan c - the new one - cost"),
         ("what does ls -a do", "what does ls -l do"),
-        ("a 5g modem", "a 5k modem"),
         ("what is vitamin c", "what is vitamin C?"),
     ],
 )
@@ -279,21 +233,11 @@ CODE = "What does this print?\nx = 0\nfor i in range(3):\n    x += 1\n{}print(x)
     ("asked", "kept"),
     [
         ("What does grep -v do?", "What does grep -V do?"),
-        ("What does tar -c do?", "What does tar -C do?"),
-        ("What does git branch -d do?", "What does git branch -D do?"),
-        ("what does gcc -Wall do", "what does gcc -wall do"),
         ("How much is 5 mW?", "How much is 5 MW?"),
-        ("How many bits are in 5 Mb?", "How many bits are in 5 MB?"),
-        ("is the password ABC safe", "is the PASSWORD abc safe"),
         ("is the password ABC safe", "is the password abc safe"),
-        ("is the password ABC safe", "IS THE PASSWORD ABC SAFE"),
-        ("What is an ATM?", "what is an atm"),
         ("What is IT?", "What is it?"),
-        ("what is WHO", "what is who"),
         ("Write this in camelCase: MyName", "Write this in camelCase: myname"),
         ("What does ? mean in a regex", "What does . mean in a regex"),
-        ("What does ( mean in a regex", "What does ) mean in a regex"),
-        ("List the files in .", "List the files in"),
         (CODE.format(""), CODE.format("    ")),
     ],
 )
@@ -318,12 +262,8 @@ def test_first_letter_case_and_a_final_stop_do_not_change_the_words(asked: str, 
     ("asked", "kept"),
     [
         ("how do i log in", "How do I log in?"),
-        ("How do I log in?", "How do I log in."),
-        ("How do I log in?", "How do I log in??"),
-        ("How do I log in!", "How do I log in"),
         ("List the files in .", "List the files in"),
         ("Translate: hi, all", "Translate: hi all"),
-        ("Translate: hi  all", "Translate: hi all"),
         ("Is NULL null?", "Is null NULL?"),
     ],
 )
@@ -336,18 +276,11 @@ def test_any_other_difference_changes_the_words(asked: str, kept: str) -> None:
     ("asked", "kept"),
     [
         ("das geht nicht", "das geht"),
-        ("warum geht keine Karte", "warum geht eine Karte"),
-        ("ich zahle nie", "ich zahle"),
         ("je ne paie pas", "je paie"),
-        ("je paie jamais", "je paie"),
         ("nunca pago", "pago"),
         ("la carta non funziona", "la carta funziona"),
-        ("pago senza carta", "pago carta"),
         ("o cartão não funciona", "o cartão funciona"),
-        ("pagar sem cartão", "pagar cartão"),
         ("het werkt niet", "het werkt"),
-        ("ik heb geen kaart", "ik heb een kaart"),
-        ("betalen zonder kaart", "betalen kaart"),
         ("is it non-refundable", "is it refundable"),
     ],
 )
@@ -355,22 +288,9 @@ def test_negations_of_other_languages_count(asked: str, kept: str) -> None:
     assert refused(asked, kept) == "negation"
 
 
-@table(
-    ("asked", "kept"),
-    [("payer sans carte", "payer avec carte"), ("pagar sin tarjeta", "pagar con tarjeta")],
-)
-def test_negations_that_are_english_words_count_against_their_opposite(asked: str, kept: str) -> None:
-    assert refused(asked, kept) == "opposites"
-
-
 @given(st.text(max_size=200) | st.text("0123456789.,:-_/ xA$€%٣½🙂", max_size=40).map(lambda text: f"{text} million"))
 def test_every_text_passes_against_itself(text: str) -> None:
     assert guard(gist(text), gist(text)).refused_by is None
-
-
-@given(st.sampled_from(QUESTIONS), st.sampled_from(QUESTIONS))
-def test_the_guards_are_symmetric(asked: str, kept: str) -> None:
-    refused(asked, kept)
 
 
 def test_guards_that_compared_something_are_listed() -> None:

@@ -79,13 +79,6 @@ def test_the_redactor_is_called_once_for_each_text_and_sees_no_image() -> None:
     assert sorted(seen) == sorted([*WORDS - {"four"}, "seven", "eighteen"]), "of seven there are two"
 
 
-@table("url", ["https://example.com/passport.png", "data:image/png;base64,cGFzc3BvcnQ="])
-def test_an_image_is_replaced_by_a_word(url: str) -> None:
-    message = Message("user", [ImagePart(ImageUrl(url, "low"))])
-    for redact in (redact_patterns, str.upper, hidden):
-        assert content_of(redact, [message], None, None).messages == [Message("user", [TextPart("[image]")])]
-
-
 def test_content_that_is_not_captured_never_reaches_the_redactor() -> None:
     def never(text: str) -> str:
         raise AssertionError("it was asked")
@@ -94,14 +87,6 @@ def test_content_that_is_not_captured_never_reaches_the_redactor() -> None:
     assert content_of(str.upper, None, "done", None) == Content(output="DONE")
     assert content_of(str.upper, [Message("user", "hi")], None, None) == Content(messages=[Message("user", "HI")])
     assert content_of(str.upper, None, "", []) == Content(output=""), "an answer of tool calls alone says nothing"
-
-
-def test_the_request_itself_is_unchanged() -> None:
-    before = msgspec.json.encode(TALK)
-    content = content_of(hidden, TALK, None, None)
-    assert msgspec.json.encode(TALK) == before
-    assert content.messages is not None
-    assert all(mine is not before for mine, before in zip(content.messages, TALK, strict=True))
 
 
 # --- the redactor that there is
@@ -121,20 +106,6 @@ def test_the_default_redactor_rests_between_the_pieces_of_a_long_text() -> None:
     assert len(rests) >= 3
     assert redact_patterns("anna@example.com", lambda: rests.clear()) == "[email]"
     assert rests
-
-
-def test_the_default_redactor_covers_arguments_results_and_names() -> None:
-    arguments = f'{{"to": "{MAIL}"}}'
-    asked = [
-        Message("assistant", None, tool_calls=[ToolCall("c1", FunctionCall("send", arguments))]),
-        Message("tool", f"sent to {MAIL}", tool_call_id="c1"),
-        Message("user", "thanks", name=MAIL),
-    ]
-    content = content_of(redact_patterns, asked, None, [ToolCall("c2", FunctionCall("send", arguments))])
-    assert MAIL not in json_of(content)
-    assert content.messages is not None
-    assert content.messages[0].tool_calls == [ToolCall("c1", FunctionCall("send", '{"to": "[email]"}'))]
-    assert content.messages[1] == Message("tool", "sent to [email]", tool_call_id="c1")
 
 
 # --- the redactor that fails
@@ -172,15 +143,9 @@ def gives(value: Any) -> Redactor:
 FAILING: dict[str, Redactor] = {
     "raises": fails_with(ValueError("no")),
     "exits": fails_with(SystemExit(3)),
-    "recurses": fails_with(RecursionError()),
-    "leaves": fails_with(GeneratorExit()),
     "gives None": gives(None),
-    "gives bytes": gives(str.encode),
-    "gives a list": gives(lambda text: [text]),
-    "gives a number": gives(7),
     "gives half of a surrogate pair": gives("\ud800"),
     "gives half of a pair behind the text": gives(lambda text: text + "\udfff"),
-    "gives a message": gives(lambda text: Message("user", text)),
     "takes no text": lambda: "*",  # type: ignore[dict-item]
 }
 
@@ -213,11 +178,6 @@ def test_a_str_subclass_carries_nothing_along() -> None:
 def test_a_keyboard_interrupt_passes() -> None:
     with pytest.raises(KeyboardInterrupt):
         content_of(fails_with(KeyboardInterrupt()), [Message("user", "hi")], None, None)
-
-
-def test_the_note_hides_the_reason() -> None:
-    content = content_of(fails_with(ValueError("canary")), None, "hi", None)
-    assert content == Content(output="[withheld: the redactor failed]")
 
 
 # --- any call at all

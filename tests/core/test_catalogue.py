@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 from benchmarks.merge_catalogue import announcements
 
@@ -18,8 +17,7 @@ from routewright._core.catalogue.prices import pricing_on
 from routewright._core.request.rules import MAX_PROBLEMS
 from routewright._setup import input_file
 from routewright.catalogue import price_sources
-from routewright.policies import read_policies
-from routewright.wire import Availability, PriceChange, PriceTier, ServicePrice
+from routewright.wire import Availability, PriceTier, ServicePrice
 from tests.tables import table
 
 KNOWN = Model(
@@ -58,27 +56,11 @@ def test_every_bundled_price_and_price_change_has_a_source() -> None:
         assert all(change["url"] for change in changes)
 
 
-def test_price_changes_are_ahead_and_releases_are_not() -> None:
-    assert all(price.starts is not None and price.starts > Catalogue().as_of for price in NEWS.price_changes)
-    assert all(price.starts is None for price in NEWS.prices)
-    released = [model.released_at for model in NEWS.models if model.released_at is not None]
-    assert max(released) <= Catalogue().as_of
-
-
-def test_the_price_changes_of_a_model_are_in_order() -> None:
-    for model in Catalogue().models:
-        days = [change.starts for change in model.price_changes or ()]
-        assert days == sorted(set(days))
-
-
 @table(
     ("model", "last_day", "promotional", "regular"),
     [
         ("google/gemini-4-argon", "2026-11-30", (2.0, 10.0, 0.1), (4.0, 20.0, 0.2)),
-        ("google/gemini-4-carbon", "2026-11-30", (2.0, 10.0, 0.1), (4.0, 20.0, 0.2)),
         ("google/gemini-3.6-flash", "2026-12-31", (0.75, 3.75, 0.075), (1.5, 7.5, 0.15)),
-        ("google/gemini-3.7-flash", "2026-12-31", (0.75, 3.75, 0.075), (1.5, 7.5, 0.15)),
-        ("google/gemini-3.8-flash", "2026-12-31", (0.75, 3.75, 0.075), (1.5, 7.5, 0.15)),
     ],
 )
 def test_an_introductory_price_ends_after_its_last_day(
@@ -105,10 +87,6 @@ def test_an_added_model_has_the_quality_and_speed_of_the_model_it_is_like() -> N
         assert new.provider == known.provider
 
 
-def test_announced_ends_are_in_the_catalogue() -> None:
-    assert all(BY_ID[end.model].deprecated_at == end.deprecated_at for end in NEWS.ends)
-
-
 def test_a_vendors_free_tier_is_marked() -> None:
     free = [model.id for model in Catalogue().models if model.free_tier]
     assert free == ["google/gemma-4-31b-it", "zai/glm-4.7-flash"]
@@ -122,11 +100,6 @@ def test_long_context_prices_and_bands_become_tiers() -> None:
     bands = by_id["alibaba/qwen3-coder-plus"]
     assert bands is not None
     assert [t.above_tokens for t in bands.tiers] == [32_000, 128_000, 256_000]
-
-
-def test_a_known_model_keeps_fields_missing_from_the_row() -> None:
-    (changed,) = overlay([KNOWN], [{"id": "acme/large", "quality": 0.1}])
-    assert (changed.quality, changed.context_window) == (0.1, 64_000)
 
 
 def test_a_new_model_copies_the_like_model_except_its_price() -> None:
@@ -143,13 +116,6 @@ def test_a_given_value_counts_even_if_it_is_the_default(field: str, value: objec
     assert getattr(overlay([able], [fields_of(mine)])[1], field) == value
     changed = Model(id="acme/large", **{field: value})  # type: ignore[arg-type]
     assert getattr(overlay([able], [fields_of(changed)])[0], field) == value
-
-
-def test_missing_fields_have_defaults() -> None:
-    (plain,) = overlay([], [{"id": "mine/plain"}])
-    assert (plain.modalities, plain.structured_output, plain.reasoning) == (("text",), False, False)
-    assert (plain.free_tier, plain.disabled) == (False, False)
-    assert all(None not in (m.modalities, m.reasoning, m.free_tier, m.disabled) for m in Catalogue().models)
 
 
 def test_an_own_price_replaces_a_free_offer() -> None:
@@ -181,12 +147,7 @@ def test_a_snapshots_id_is_made_from_its_content() -> None:
     ("fields", "said"),
     [
         ({"pricing_per_1m": Pricing(-1.0, 1.0)}, "pricing_per_1m.input_usd: must be a number from 0 to 10000, got -1"),
-        ({"pricing_per_1m": Pricing(1.0, 1e7)}, "pricing_per_1m.output_usd: must be a number from 0 to 10000, got 1"),
         ({"pricing_per_1m": Pricing(1.0, math.nan)}, "pricing_per_1m.output_usd: nan is not JSON"),
-        (
-            {"pricing_per_1m": Pricing(1.0, 1.0, tiers=(PriceTier(10, 1.0, -1.0),))},
-            "pricing_per_1m.tiers[0].output_usd: must be a number from 0 to 10000, got -1",
-        ),
         (
             {"pricing_per_1m": Pricing(1.0, 1.0, tiers=(PriceTier(-10, 1.0, 1.0),))},
             "pricing_per_1m.tiers[0].above_tokens: must be a whole number from 1 to 100000000, got -10",
@@ -198,41 +159,20 @@ def test_a_snapshots_id_is_made_from_its_content() -> None:
             "that is the price of a token; set 'exact' if it is right",
         ),
         (
-            {"pricing_per_1m": Pricing(0.0, 0.000999)},
-            "pricing_per_1m.output_usd: must be in dollars per million tokens",
-        ),
-        (
-            {"pricing_per_1m": Pricing(1.0, 1.0, tiers=(PriceTier(10, 1.0, 1e-05),))},
-            "pricing_per_1m.tiers[0].output_usd: must be in dollars per million tokens: 1e-05 is below",
-        ),
-        (
             {"pricing_per_1m": Pricing(1.0, 1.0, service_tiers=(ServicePrice("flex", 1e-05, 1.0),))},
             "pricing_per_1m.service_tiers[0].input_usd: must be in dollars per million tokens: 1e-05 is below",
         ),
-        (
-            {"price_changes": (PriceChange("2027-01-01", Pricing(1e-06, 1.0)),)},
-            "price_changes[0].pricing_per_1m.input_usd: must be in dollars per million tokens: 1e-06 is below",
-        ),
-        ({"context_window": 0}, "context_window: must be a whole number from 1 to 100000000, got 0"),
         ({"context_window": True}, "context_window: must be a number, got True"),
-        ({"max_output_tokens": 2**62}, "max_output_tokens: must be a whole number from 1 to 100000000, got a huge"),
         ({"ttft_s": 0.0}, "ttft_s: must be a number above 0, at most 3600, got 0"),
-        ({"tokens_per_s": 1e-300}, "tokens_per_s: must be a number from 0.001 to 1000000, got 1e-300"),
         ({"quality": 1.5}, "quality: must be a number from 0 to 1, got 1.5"),
-        ({"quality": "0.5"}, "quality: must be a number, got '0.5'"),
         ({"quality": Decimal(1)}, "quality: Decimal is not JSON"),
         ({"deprecated_at": "soon"}, "deprecated_at: must be a date, got 'soon'"),
-        ({"deprecated_at": "2026-01-01 or so"}, "deprecated_at: must be a date, got '2026-01-01 or so'"),
-        ({"deprecated_at": "20260101T000000"}, "deprecated_at: must be a date, got '20260101T000000'"),
-        ({"modalities": "text"}, "modalities: must be a list, got 'text'"),
         (
             {"modalities": ("images",)},
             "modalities[0]: must be one of text, image, tool, audio, file, got 'images'; did you mean 'im",
         ),
-        ({"unsupported": ("sed",)}, "unsupported[0]: must be one of temperature, top_p, stop, seed, "),
         ({"tokenizer": "o200k"}, "tokenizer: must be one of o200k_base, cl100k_base, got 'o200k'"),
         ({"availability": Availability(regions="eu")}, "availability.regions: must be a list, got 'eu'"),  # type: ignore[arg-type]
-        ({"disabled": "yes"}, "disabled: must be a bool, got 'yes'"),
         ({"provider_model_id": "x\n"}, "provider_model_id: must be 1 to 200 printable characters, got 'x\\n'"),
         ({"display_name": "x\ud800"}, "display_name: holds an unpaired surrogate"),
     ],
@@ -288,11 +228,6 @@ def test_invalid_models_and_aliases_are_refused() -> None:
         Catalogue(aliases=wrong)
 
 
-def test_numpy_numbers_become_plain() -> None:
-    (model,) = Catalogue([Model(id="a/x", quality=np.float64(0.5), context_window=np.int64(9_000))]).models  # type: ignore[arg-type]
-    assert (type(model.quality), type(model.context_window)) == (float, int)
-
-
 @pytest.mark.parametrize("name", ["models.toml", "models.json"])
 def test_a_file_that_nests_absurdly_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(("" if name.endswith("json") else "a = ") + "[" * 100_000)
@@ -305,12 +240,6 @@ def test_a_file_with_many_mistakes_lists_some(tmp_path: Path) -> None:
     with pytest.raises(ValidationFailed) as refused:
         Catalogue.load(write(tmp_path / "models.json", json.dumps({"models": models})))
     assert len(refused.value.problems) == MAX_PROBLEMS
-
-
-def test_a_file_that_is_no_table_is_not_echoed(tmp_path: Path) -> None:
-    with pytest.raises(ValidationFailed) as refused:
-        Catalogue.load(write(tmp_path / "models.json", json.dumps("sk-canary")))
-    assert "canary" not in str(refused.value)
 
 
 def write(path: Path, text: str) -> Path:
@@ -365,24 +294,14 @@ def test_a_row_with_file_field_names_gets_the_python_names() -> None:
             Catalogue().overlaid([{"id": "a/b", key: {}}])
 
 
-def test_a_json_file_works_too(tmp_path: Path) -> None:
-    content = {"models": [{"id": "acme/llama", "quality": 0.6}]}
-    catalogue = Catalogue.load(write(tmp_path / "models.json", json.dumps(content)))
-    assert catalogue.models[-1].id == "acme/llama"
-
-
 @table(
     ("text", "said"),
     [
-        ("[[models]]\nid = 'x'", r"/models.toml: models\[0\].id: must be 'provider/name', without spaces, got 'x'"),
         (
             "[[models]]\nid = 'acme/x'\nqualty = 0.5",
             r"models.toml: models\[0\].qualty: unknown key; did you mean 'quality'\?",
         ),
         ("[[models", r"models.toml(:\d+)?: is not TOML: .*put texts, and keys with a slash, in quotes; JSON goes into"),
-        ("[[models]]\nquality = 0.5", r"models\[0\].id: is missing"),
-        ("models = 'x'", "models: must be an array, got 'x'"),
-        ("id = 'a/x'", r"models.toml: id: unknown key; it belongs in another table"),
         (
             "[prices.'openai/gpt-4o']\ninput_usd = 1\noutput_usd = 1\nprice_changes = []",
             "price_changes: unknown key; it belongs in another table",
@@ -392,19 +311,15 @@ def test_a_json_file_works_too(tmp_path: Path) -> None:
             "[prices.'openai/gpt-4l']\ninput_usd = 1\noutput_usd = 1",
             r"prices\['openai/gpt-4l'\]: unknown model .* mean 'openai/gpt-4",
         ),
-        ("disabled = ['openai/gpt-40']", r"models.toml: disabled: unknown model 'openai/gpt-40'; did you mean"),
         (
             "[[models]]\nid = 'a/x'\nlike = 'a/y'\n[[models]]\nid = 'a/y'",
             r"models.toml: models\['a/x'\].like: 'a/y' is defined below it; name a model that is defined above",
         ),
-        (f"[[models]]\nid = 'a/{'x' * 199}'", r"models.toml: models\[0\].id: must be 1 to 200 printable characters"),
-        ("[[models]]\nid = 5", r"models\[0\].id: must be a string, got 5"),
         ("[aliases]\n'' = 'a/x'", r"models.toml: aliases\[''\]: must be 1 to 200 printable characters, got ''"),
         (
             "[aliases]\n'openai/gpt-4o' = 'openai/gpt-4o'",
             r"aliases\['openai/gpt-4o'\]: is the id of a model; take another",
         ),
-        ("[prices.'a/x']\ninput_usd = -1\noutput_usd = 1", "must be a number from 0 to 10000, got -1"),
         (
             "[prices.'openai/gpt-4o']\ninput_usd = 2.5e-6\noutput_usd = 1",
             r"models.toml: prices\['openai/gpt-4o'\].input_usd: must be in dollars per million tokens: 2.5e-06 is",
@@ -421,19 +336,9 @@ def test_an_error_names_the_file_and_the_key(tmp_path: Path, text: str, said: st
     [
         ("quality = 2", r"models\[0\].quality: .*must be a number from 0 to 1, got 2"),
         ("[[models]]\nid = 'a/x'", "'a/x' has two entries"),
-        ("as_of = 2026-11-20", "as_of: unknown key; it belongs in another table"),
         ("pricing_per_1m = 1", "unknown key; it is 'prices' in a file"),
-        ("like = 'openai/gpt-40'", r"models.toml: models\['a/x'\].like: unknown model"),
-        ("quality = true", r"models\[0\].quality: must be a number, got true"),
-        ("context_window = 2000000000", "whole number from 1 to 100000000, got 2000000000"),
-        ("like = 'a/x'", r"models.toml: models\['a/x'\].like: 'a/x' is defined below it"),
         ("modalities = []", r"models.toml: models\['a/x'\].modalities: must include 'text', got none"),
-        ("modalities = ['image']", r"modalities: must include 'text', got 'image'; add"),
-        ("regions = ['']", r"models\[0\].regions\[0\]: must be 1 to 200 printable characters, got ''"),
-        ("display_name = '\x85'", r"models\[0\].display_name: must be 1 to 200 printable"),
         ("context_window = 0.5", r"context_window: must be a whole number, got 0.5"),
-        ("reasoning = 1", r"reasoning: must be true or false, got 1"),
-        ("prices = 1", r"prices: must be a table or object, got 1"),
         ("deprecated_at = 5", r"deprecated_at: must be a date or timestamp, got 5"),
         (f"context_window = {'9' * 5_000}", r"models.toml: holds a number with too many digits; write fewer"),
     ],
@@ -457,9 +362,7 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
             "models.json: aliases.fast: holds an unpaired surrogate, which is not a ch",
         ),
         ('{"models": [{"id": "a/x", "quality": NaN}]}', "models.json: models[0].quality: NaN is not JSON; write null"),
-        ("[", "models.json:1: is not JSON: Expecting value at line 1, column 2"),
         ("", "models.json: is empty; write one JSON object"),
-        ("5", "models.json: must be a table or object, got something else"),
         (f'{{"disabled": [{"9" * 5_000}]}}', "models.json: holds a number with too many digits; write fewer digits"),
     ],
 )
@@ -506,47 +409,3 @@ def test_invalid_utf8_is_refused_with_the_file_name(tmp_path: Path) -> None:
     (tmp_path / "models.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValidationFailed, match=r"models.toml:\d+: is not UTF-8 text \(byte 0\); convert it$"):
         Catalogue.load(tmp_path / "models.toml")
-
-
-POLICIES = """
-[[policies]]
-name = "careful"
-goal = "quality"
-strategy = "quality-first"
-models = ["openai/gpt-4.1", "anthropic/claude-opus-5"]
-timeout_ms = 20_000
-budget = { max_cost_usd = 0.05 }
-fallback = { models = [], max_retries = 0, on_refusal = "fallback" }
-cache = { mode = "exact", ttl_seconds = 60 }
-"""
-
-
-def test_policies_come_from_a_file(tmp_path: Path) -> None:
-    (policy,) = read_policies(write(tmp_path / "policies.toml", POLICIES))
-    assert (policy.name, policy.goal, policy.strategy, policy.timeout_ms) == (
-        "careful", "quality", "quality-first", 20_000,
-    )  # fmt: skip
-    assert policy.budget is not None
-    assert policy.budget.max_cost_usd == 0.05
-    assert policy.fallback is not None
-    assert (policy.fallback.models, policy.fallback.on_refusal) == ([], "fallback")
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("[[policies]]\nname = 'a@b'", r"policies.toml: policies\['a@b'\].name: contains '@'"),
-        ("[[policies]]\nname = ' '", r"policies.toml: policies\[0\].name: must be 1 to 200 printable"),
-        ("[[policies]]\nname = 'a'\n[[policies]]\nname = 'a'", r"policies.toml: policies\[1\]: 'a' is used twice"),
-        ("[[policies]]\nname = 'a'\nmodels = []", r"policies.toml: policies\['a'\].models: must name at least"),
-        ("[[policies]]\nname = 'a'\nregions = ['']", r"policies.toml: policies\[0\].regions\[0\]: must be 1 to 200"),
-        ("[[policies]]\nname = 'a'\ncache = 5", r"policies\[0\].cache: must be a table or object, got 5; "),
-        ("[[policies]]\nname = 'a'\ncache = { mode = 5 }", r"policies\[0\].cache.mode: must be 'semantic' or 'ex"),
-        ("[[policies]]\nname = 'a'\ngaol = 'cost'", "did you mean 'goal'"),
-        ("[[policies]]\nname = 'a'\nstrategy = 'fast'", "quality-first"),
-        ("[[policies]]\nname = 'a'\ncache = { threshold = 0.9, max_error = 0.1 }", "max_error and threshold"),
-    ],
-)
-def test_a_bad_policy_file_names_the_key(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(ValidationFailed, match=said):
-        read_policies(write(tmp_path / "policies.toml", text))

@@ -170,14 +170,6 @@ def test_the_interval_of_a_rate_is_wilsons() -> None:
     assert wilson(0.0, 0) == (0.0, 1.0)
 
 
-@given(st.integers(0, 500), st.integers(0, 500))
-def test_the_interval_of_a_rate_holds_it(errors: int, others: int) -> None:
-    rate = errors / max(1, errors + others)
-    low, high = wilson(rate, errors + others)
-    assert 0 <= low <= rate + 1e-12
-    assert rate - 1e-12 <= high <= 1
-
-
 # Their intervals hold
 
 
@@ -275,19 +267,6 @@ def test_the_number_needed_decides(base: tuple[float, float], shared: tuple[floa
 # Which requests count
 
 
-def test_versions_have_the_figures_of_all_their_requests() -> None:
-    made = traffic(
-        trace_of(ONE.label, "2026-11-21T00:00:00.000Z", cost_usd=1.0),
-        trace_of(TWO.label, "2026-11-23T00:00:00.000Z", cost_usd=2.0),
-        trace_of(TWO.label, "2026-11-23T00:00:01.000Z", "caller", cost_usd=4.0),
-    ).report("desk", "2026-11-20", None)
-    assert [(entry.version, entry.requests, entry.cost_usd.value) for entry in made.versions] == [
-        (TWO.label, 2, 3.0),
-        (ONE.label, 1, 1.0),
-    ]
-    assert made.share is None, "no request was assigned to the other version"
-
-
 def test_a_share_is_compared_by_the_requests_that_it_assigned() -> None:
     during = "2026-11-23T00:00:00.000Z"
     made = traffic(
@@ -304,13 +283,6 @@ def test_a_share_is_compared_by_the_requests_that_it_assigned() -> None:
     assert (made.share.shared.version, made.share.shared.requests) == (TWO.label, 1)
     assert made.share.differences["cost_usd"].change == Figure(2.5, None, 1)
     assert {*made.share.differences} == {*METRICS}
-
-
-def test_an_older_version_may_be_shared_again() -> None:
-    during = "2026-11-23T00:00:00.000Z"
-    traces = [trace_of(version.label, during, version.label) for version in (ONE, TWO)]
-    shares = [traffic(*traces).report("desk", "2026-11-20", label).share for label in (ONE.label, None)]
-    assert [share and share.shared.version for share in shares] == [ONE.label, TWO.label]
 
 
 @table("status", get_args(TraceStatus))

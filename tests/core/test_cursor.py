@@ -48,31 +48,15 @@ def test_a_cursor_never_starts_with_a_dash(after: str, asked: object, secret: by
     assert seal(after, asked, secret, now)[0].isalpha()
 
 
-def test_a_cursor_can_stand_in_a_url_and_is_short() -> None:
-    cursor = seal(AFTER, ASKED, SECRET, NOW)
-    assert cursor.replace("-", "").replace("_", "").isalnum()
-    assert cursor.isascii()
-    assert len(cursor) < 130
-
-
-@given(JSON, JSON)
-def test_a_cursor_of_another_query_is_refused(asked: object, other: object) -> None:
-    assume(msgspec.json.encode(asked) != msgspec.json.encode(other))
-    assert refusal(seal(AFTER, asked, SECRET, NOW), other) is CursorInvalid
-
-
 @table(
     "other",
     [
         ["Acme", ASKED[1]],
-        ["", ASKED[1]],
         [None, ASKED[1]],
         ["acme", TraceItems()],
         ["acme", TraceItems(environment="sandbox", terms=ASKED[1].terms)],
         ["acme", TraceItems(environment="production", terms=(Term("status", "!=", "failed"),))],
-        ["acme", TraceItems(environment="production", terms=(Term("status", "=", "partial"),))],
         ["acme", TraceItems(environment="production", terms=(*ASKED[1].terms, Term("kind", "=", "agent")))],
-        ["acme", TraceItems(environment="production", terms=ASKED[1].terms, since="2026-11-22T09:30:00.000Z")],
         ["acme", Selection(environment="production", terms=ASKED[1].terms)],
         [*ASKED, None],
         ASKED[1],
@@ -127,12 +111,6 @@ def test_a_cursor_that_was_cut_or_spliced_is_refused(at: int, gone: int, more: s
     assert refusal(changed) is CursorInvalid
 
 
-@table("more", ["=", "==", "====", "\n", " ", "A", "AAAA", "\0", "."])
-def test_a_cursor_with_anything_before_or_after_it_is_refused(more: str) -> None:
-    cursor = seal(AFTER, ASKED, SECRET, NOW)
-    assert refusal(cursor + more) is refusal(more + cursor) is CursorInvalid
-
-
 def test_only_canonical_base64_is_accepted() -> None:
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
     for length in range(1, 4):
@@ -173,10 +151,6 @@ def test_a_cursor_is_valid_for_24_hours(part: float) -> None:
     assert CURSOR_LIFETIME_S == 86_400
     assert unseal(cursor, ASKED, [SECRET], issued + 86_400) == AFTER
     assert refusal(cursor, now=issued + 86_401) is CursorExpired
-
-
-def test_a_cursor_from_a_clock_ahead_is_valid() -> None:
-    assert unseal(seal(AFTER, ASKED, SECRET, NOW + 5), ASKED, [SECRET], NOW) == AFTER
 
 
 def test_an_old_cursor_of_another_query_is_invalid_and_not_expired() -> None:

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routewright import PatternGuardrail, ValidationFailed
-from routewright._core.guardrails.custom import MOST_CHARS, custom_pattern
+from routewright._core.guardrails.custom import MOST_CHARS
 from routewright._core.guardrails.detectors import PATTERNS
-from routewright._core.guardrails.screen import AnswerGate, RuleGuardrail, guardrails_of
+from routewright._core.guardrails.screen import AnswerGate, RuleGuardrail
 from routewright._core.guardrails.texts import parts_of, redact_parts
 from routewright._core.policy import check_policy
 from routewright.wire import Policy, PolicyGuardrail, Redact
@@ -20,59 +20,35 @@ from tests.tables import table
 
 TAKEN = [
     r"EMPL|EMP",
-    r"(EMP|EMPL)\b",
     r"\bEMP-\d{6}\b",
     r"[A-Z]{2,3}(?:-\d{1,4})?",
-    r"(?:cat|car){1,5}s",
-    r"(?:cat|)s",
     r"\$\d{2}",
-    "A" * 200,
-    r"(EMP|EMPL)-?\d{2}",
-    r"(a|b)c{0,3}d",
     r"(?:\d[ -]?){13,16}",
     r"(?:-?\d){8,14}",
-    r"PR[0-9]{1,8}(?:[A-Z]{2})?\b",
-    r"[^a-z\n]{1,5}[a-z]",
     r"a.b",
-    r"[\]\-^a]{1,3}z",
     r"x(?:ab|cd){0,4}e",
     r"(?P<name>\w)@\d",
 ]
 REFUSED = {
     r"EMP|EMPL": "put the longer one first",
-    r"(EMP|EMPL)-?": "put the longer one first",
     r"(a+)+b": "a repeat inside a repeat",
-    r"(?:a{1,9}){1,9}b": "a repeat inside a repeat",
-    r"x(?:-\d{1,4}){0,3}y": "a repeat inside a repeat",
     r"\d{1,9}\d{4}": "may take what follows it",
     r"a?a": "may take what follows it",
-    r"\w{1,9}(?:-|_)": "may take what follows it",
-    r"(?:a?b){1,5}a": "may take what follows it",
-    r"\d{1,3}(?:-\d{2})?\b": "may take what follows it",
     r"(?:ab|a.){1,5}c": "alternatives that start alike",
-    r"(?:\w|a\w)(?:\w|a\w)!": "alternatives that start alike",
     r"ID(?:\w|A\d)?-\d{4}": "alternatives that start alike",
     r"(?:a?|b)c": "an alternative that may be empty",
     r"\$\d{0,3}\b": "character that is not a word's",
     "(?:" * 1_000 + "a" + ")" * 1_000: "too deeply nested",
-    "a\U00030000": "above U+1FFFF",
-    "[a-\U00030005]b": "above U+1FFFF",
-    r"(?:ab|[a-c]d){1,5}e": "alternatives that start alike",
     r"(?:a?){1,3}b": "may take what follows it",
     r"\d+": "more than 256 characters",
     rf"a{{1,{MOST_CHARS + 1}}}": "more than 256 characters",
-    r"[a-z]*": "an empty text",
-    r"": "an empty text",
     r"\b": "an empty text",
     r"(?i)abc": "has flags",
-    r"a(?i:b)": "has flags",
     r"ab{1,3}?": "a lazy repeat",
     r"ab{1,3}+": "a possessive repeat",
     r"(?>ab)": "an atomic group",
-    r"a(?=b)": "a look-around",
     r"(?<!a)b": "a look-around",
     r"^a$": "an anchor",
-    r"a\bb": "an anchor",
     r"(a)\1": "a back-reference",
     r"(a)?(?(1)b|c)": "a condition",
     r"(": "is not a regular expression",
@@ -172,12 +148,6 @@ def test_custom_patterns_stand_beside_the_built_in_ones() -> None:
     assert len(PatternGuardrail()._rules) == len(PATTERNS)
 
 
-def test_a_policy_has_custom_patterns() -> None:
-    policy = Policy(name="p", guardrails=[PolicyGuardrail(custom={"ticket": r"T-\d{4}"}, action="redact")])
-    (guardrail,) = guardrails_of(check_policy(policy, 0))
-    assert found_by(guardrail, "See T-1234.") == [(4, 10)]
-
-
 def test_a_policy_with_a_slow_expression_is_refused() -> None:
     policy = Policy(name="p", guardrails=[PolicyGuardrail(custom={"own": "(a+)+b"}, action="redact")])
     with pytest.raises(ValidationFailed) as refused:
@@ -201,8 +171,3 @@ def test_a_wrong_argument_is_named(custom: object, said: str) -> None:
     with pytest.raises(ValidationFailed) as refused:
         PatternGuardrail(custom=custom)  # type: ignore[arg-type]
     assert str(refused.value).startswith(said[:40])
-
-
-def test_a_custom_pattern_is_a_pattern_with_its_name() -> None:
-    pattern = custom_pattern("ticket", r"T-\d{4}")
-    assert (pattern.rule, pattern.replacement, pattern.longest) == ("ticket", "[ticket]", 6)

@@ -80,27 +80,6 @@ def test_the_keys_are_those_of_the_contract() -> None:
     assert set(COMPARE) == set(OPS)
 
 
-@table("op", EQUALITY)
-@table(("key", "value"), [(key, value) for key in CLOSED for value in TEXTS[key]])
-def test_a_key_with_fixed_values_accepts_each_of_them(key: str, op: FilterOp, value: str) -> None:
-    assert only(f"{key}{op}{value}") == only(f'{key}{op}"{value}"') == Term(key, op, value)
-
-
-@table("op", EQUALITY)
-@table("key", [*OPEN, "metadata.team"])
-def test_a_text_key_accepts_any_text(key: str, op: FilterOp) -> None:
-    assert only(f"{key}{op}gpt-4.1 mini") == Term(key, op, "gpt-4.1 mini")
-    assert only(f'{key}{op}""') == Term(key, op, "")
-
-
-@table("op", EQUALITY)
-@table("key", FLAGS)
-def test_a_flag_is_true_or_false(key: str, op: FilterOp) -> None:
-    assert only(f"{key}{op}true") == Term(key, op, True)
-    assert only(f"{key}{op}false") == Term(key, op, False)
-    assert problem_of(f"{key}{op}True") == Problem("filter[0]", f"{key} is 'True'", "write true or false")
-
-
 @table("op", OPS)
 @table("key", [*NUMBERS, "metadata.tokens"])
 @table(
@@ -144,24 +123,17 @@ def test_only_numbers_are_compared(key: str, op: str) -> None:
     ("written", "value"),
     [
         ('"search, EU"', "search, EU"),
-        ('"a=b"', "a=b"),
         ('"!=<=>=<>"', "!=<=>=<>"),
         (r'"say \"hi\""', 'say "hi"'),
         (r'"\\"', "\\"),
         (r'"\\\""', '\\"'),
-        (r'"\\\\"', "\\\\"),
         (r'"\","', '",'),
         (r'",\""', ',"'),
-        ('" spaced "', " spaced "),
         ('"\n\0\u2028"', "\n\0\u2028"),
-        ('"status=failed,kind=agent"', "status=failed,kind=agent"),
         (' \t"a, b"\n', "a, b"),
         ("\u00a0plain\u00a0", "plain"),
         ('say "hi"', 'say "hi"'),
-        ('5"', '5"'),
-        ("a=b", "a=b"),
         ("a\\b", "a\\b"),
-        ("日本", "日本"),
     ],
 )
 def test_a_value_may_be_quoted(written: str, value: str) -> None:
@@ -173,64 +145,30 @@ def test_a_value_may_be_quoted(written: str, value: str) -> None:
     )
 
 
-def test_space_around_tokens_is_ignored() -> None:
-    assert parse_filter(' status = failed , cost_usd\n>= "1" ,\tmetadata.team != "a, b" \n') == (
-        Term("status", "=", "failed"),
-        Term("cost_usd", ">=", 1.0),
-        Term("metadata.team", "!=", "a, b"),
-    )
-
-
-@table("key", ["a", "a.b", "a b", "é", "\u65e5", "\\", "a\0b", "0", "metadata.", ".", "'"])
-def test_metadata_may_have_any_name_without_operators_commas_and_quotes(key: str) -> None:
-    assert only(f"metadata.{key}=x") == Term(f"metadata.{key}", "=", "x")
-    assert keeps(f"metadata.{key}=x", item(metadata={key: "x"}))
-
-
 @table(
     ("text", "place", "words", "hint"),
     [
         ("stats=failed", 0, "unknown key 'stats'", "did you mean 'status'?"),
         ("kind=agent,cost>1", 1, "unknown key 'cost'", "duration_ms and metadata.<key>"),
-        ("Status=failed", 0, "unknown key 'Status'", "did you mean 'status'?"),
-        ("team=search", 0, "unknown key 'team'", "is it 'metadata.team'? the keys are"),
-        ("metadata=search", 0, "unknown key 'metadata'", "metadata.<key>"),
         ("metadata.=search", 0, "unknown key 'metadata.'", "metadata.<key>"),
         ("=failed", 0, "unknown key ''", "the keys are status, kind,"),
         ("a\nb=1", 0, r"unknown key 'a\nb'", "the keys are"),
         ("x" * 3_000 + "=1", 0, "unknown key '" + "x" * 60 + "'...", "the keys are"),
         ("status=done", 0, "status is 'done'", "'completed', 'partial', 'failed'"),
         ("kind=agent,status=", 1, "'status' has no value", 'write ""'),
-        ("status= ,kind=agent", 0, "'status' has no value", 'write ""'),
         ("environment=live", 0, "environment is 'live'", "'production', 'sandbox'"),
-        ("environment==sandbox", 0, "the value of 'environment' is '=sandbox'", "put the value in quotes"),
         ("metadata.team==search", 0, "the value of 'metadata.team' is '=search'", "put the value in quotes"),
-        ("cost_usd>==1", 0, "the value of 'cost_usd' is '=1'", "put the value in quotes"),
-        ("status=!failed", 0, "the value of 'status' is '!failed'", "put the value in quotes"),
         ("metadata.n=<5", 0, "the value of 'metadata.n' is '<5'", "put the value in quotes"),
         ('status=""', 0, "status is ''", "'running'"),
         ("status", 0, "'status' is not a term", "operators are = != >= <= > <"),
-        ("status!failed", 0, "'status!failed' is not a term", "write key=value"),
-        ("status~failed", 0, "'status~failed' is not a term", "write key=value"),
         ("status: failed", 0, "'status: failed' is not a term", "write key=value"),
         ('"status"=failed', 0, "is not a term", "write key=value"),
-        (" ", 0, "'' is not a term", "write key=value"),
-        (",", 0, "'' is not a term", "write key=value"),
         ("status=failed,", 1, "'' is not a term", "write key=value"),
-        (",status=failed", 0, "'' is not a term", "write key=value"),
-        ("kind=agent,,status=failed", 1, "'' is not a term", "write key=value"),
         ("status=failed kind=agent", 0, "status is 'failed kind=agent'", "'failed'"),
-        ("status=failed&kind=agent", 0, "status is 'failed&kind=agent'", "'failed'"),
         ('metadata.a="b', 0, "the quotes of '\"b' are not closed", r"write \" for a quote"),
-        ('metadata.a="', 0, "not closed", r"write \" for a quote"),
-        ('metadata.a="b, c', 0, "not closed", r"write \" for a quote"),
         (r'metadata.a="b\"', 0, "not closed", r"write \" for a quote"),
         ('metadata.a="b"c', 0, "not closed", r"write \" for a quote"),
-        ('metadata.a="b"c"', 0, "not closed", r"write \" for a quote"),
-        ('metadata.a="b""', 0, "not closed", r"write \" for a quote"),
         ('kind=agent,metadata.a="b" "c"', 1, "not closed", r"write \" for a quote"),
-        ("metadata.a\nb=", 0, r"'metadata.a\nb' has no value", 'write ""'),
-        ("metadata.a\nb>c", 0, r"'metadata.a\nb' is compared with 'c'", "write a number"),
     ],
 )
 def test_an_error_names_the_term_the_value_and_what_to_write(text: str, place: int, words: str, hint: str) -> None:
@@ -238,10 +176,6 @@ def test_an_error_names_the_term_the_value_and_what_to_write(text: str, place: i
     assert problem.path == f"filter[{place}]"
     assert words in problem.problem
     assert hint in problem.hint
-
-
-def test_an_unknown_key_is_refused_with_the_known_keys() -> None:
-    assert all(key in problem_of("team=a").hint for key in (*KEYS, "metadata.<key>"))
 
 
 @table("given_", [None, 7, b"status=failed", ["status=failed"], {"status": "failed"}, True])
@@ -307,20 +241,6 @@ def test_a_policy_is_selected_by_its_id_or_by_the_name_that_the_id_comes_from() 
     assert not keeps("policy_id=sales", trace)
 
 
-@table("key", OPEN)
-def test_a_missing_field_counts_as_empty_text(key: str) -> None:
-    assert keeps(f'{key}=""', item())
-    assert not keeps(f'{key}!=""', item())
-    assert keeps(f"{key}!=x", item())
-
-
-def test_every_term_must_hold() -> None:
-    trace = item(status="failed", cost_usd=0.5)
-    assert keeps("status=failed,cost_usd>0.1,cost_usd<1", trace)
-    assert not keeps("status=failed,cost_usd>0.5", trace)
-    assert not keeps("status=partial,cost_usd>0.1", trace)
-
-
 NESTED: list[Any] = [None, [], ["x"], {}, {"x": "x"}]
 
 
@@ -328,25 +248,15 @@ NESTED: list[Any] = [None, [], ["x"], {}, {"x": "x"}]
     ("held", "asked"),
     [
         ("search, EU", '"search, EU"'),
-        ("", '""'),
-        ("null", "null"),
         ("1.50", "1.50"),
         (True, "true"),
-        (False, "false"),
         (3, "3"),
-        (3, "3.0"),
         (3, "3e0"),
         (3.0, "3"),
-        (1.5, "1.5"),
-        (1.5, "1.50"),
         (1.5, "15e-1"),
         (0, "-0"),
-        (-0.0, "0"),
-        (-2, "-2.0"),
-        (0.1, "0.1"),
         (1e-7, "1e-07"),
         (1e-7, "0.0000001"),
-        (1e300, "1e300"),
         (2**53 + 1, "9007199254740993"),
         (10**30, "1" + "0" * 30),
     ],
@@ -360,18 +270,11 @@ def test_metadata_scalars_equal_their_text_and_numbers_any_spelling(held: object
     ("held", "asked"),
     [
         ("Search", "search"),
-        ("search ", "search"),
         ("1.50", "1.5"),
-        ("01", "1"),
         (1, "true"),
-        (0, "false"),
         (True, "1"),
-        (True, "True"),
-        (True, "1.0"),
         (2**53 + 1, "9007199254740992"),
-        (1.5, "1.51"),
         (0, '""'),
-        (False, '""'),
     ],
 )
 def test_metadata_scalars_equal_nothing_else(held: object, asked: str) -> None:
@@ -406,12 +309,6 @@ def test_numbers_are_compared_as_numbers(held: float, bound: float, op: str) -> 
     assert keeps(f"duration_ms{op}{bound!r}", item(duration_ms=float(held))) == expected
 
 
-@given(NUMBER, NUMBER)
-def test_a_number_selects_exactly_its_equals(held: float, asked: float) -> None:
-    assert keeps(f"cost_usd={asked!r}", item(cost_usd=float(held))) == (float(held) == float(asked))
-    assert keeps(f"cost_usd={asked!r}", item(cost_usd=float(asked)))
-
-
 @given(EXACT.filter(lambda n: abs(n) < 2**53) | FINITE.filter(lambda x: abs(x) < 2**53))
 def test_a_metadata_number_is_found_in_any_spelling(held: float) -> None:
     trace = item(metadata={"n": held})
@@ -436,17 +333,12 @@ def test_the_text_of_a_scalar_selects_it(value: Any) -> None:
     ("value", "text"),
     [
         (True, "true"),
-        (5, "5"),
         (5.0, "5"),
         (-0.0, "0"),
-        (2.0**53 - 1, "9007199254740991"),
         (1e16, "1" + "0" * 16),
-        (1e21, "1e+21"),
         (10**16, "1" + "0" * 16),
-        (0.1, "0.1"),
         (1e-7, "1e-07"),
         (10**305, "1e+305"),
-        ("5.0", "5.0"),
         ([5], None),
         (None, None),
     ],
@@ -537,15 +429,12 @@ def test_written_terms_parse_back(parts: list[tuple[Term, str, bool]]) -> None:
     ("asked", "kept"),
     [
         (Selection(), True),
-        (Selection(environment="production"), True),
         (Selection(environment="sandbox"), False),
         (Selection(since="2026-11-22T09:30:00.000Z"), True),
         (Selection(since="2026-11-22T09:30:00.001Z"), False),
         (Selection(until="2026-11-22T09:30:00.001Z"), True),
         (Selection(until="2026-11-22T09:30:00.000Z"), False),
-        (Selection(terms=(Term("status", "=", "completed"),)), True),
         (Selection(terms=(Term("status", "!=", "completed"),)), False),
-        (Selection(since="2026-11-22T09:30:00.000Z", until="2026-11-22T09:30:00.000Z"), False),
     ],
 )
 def test_a_selection_filters_by_environment_and_half_open_time_range(asked: Selection, kept: bool) -> None:
@@ -605,36 +494,14 @@ def test_a_million_random_filters_give_valid_terms_or_one_line_errors(full: bool
     assert taken > refused / 10, "it is no test of the one without the other"
 
 
-@given(st.text() | st.lists(st.sampled_from(PIECES), max_size=20).map("".join))
-def test_any_text_gives_terms_or_validation_failed(text: str) -> None:
-    try:
-        terms = parse_filter(text)
-    except ValidationFailed:
-        return
-    assert all(matches(trace, terms) in (True, False) for trace in LOOKED_AT)
-
-
 HARD = [
     'metadata.a="' + "a" * 5_000,
-    'metadata.a="' + "a" * 4_083 + '"',
     'metadata.a="' + '\\"' * 5_000,
-    'metadata.a="' + "\\" * 5_000,
-    'metadata.a="' + "," * 5_000,
     'metadata.a="b"' + " " * 5_000,
     'metadata.a="' + '"",' * 2_000,
-    "metadata.a=" + '"",' * 2_000,
-    "metadata.a=" + " " * 5_000,
     "metadata.a=" + '"a' * 3_000,
-    "metadata." + "a" * 5_000,
-    " " * 5_000,
-    '"' * 5_000,
     "," * 5_000,
-    "=" * 5_000,
-    "!" * 5_000,
-    "s" * 5_000 + "=1",
-    "cost_usd=" + "9" * 5_000,
     "cost_usd=0." + "9" * 5_000,
-    "cost_usd=1e" + "9" * 5_000,
     ",".join(['metadata.a="' + "a" * 110 + '"'] * 40),
     ",".join(["metadata.a=" + '\\"' * 55] * 40),
 ]

@@ -145,11 +145,6 @@ class Exact:
         return False
 
 
-def test_a_model_never_called_is_not_published_and_keeps_its_priors() -> None:
-    assert Health(POOL).publish(0.0, {}) == {}
-    assert OUTLOOK.stability[0] == 901
-
-
 def test_the_first_observations_move_the_priors_by_their_share() -> None:
     health = health_of([Observation(0.0, ANSWER)])
     seen = figures_at(health, 0.0)
@@ -160,37 +155,10 @@ def test_the_first_observations_move_the_priors_by_their_share() -> None:
     assert figures_at(health, 0.0).ttft_ms == pytest.approx(500, rel=0.05)
 
 
-def test_a_fault_does_not_change_length_and_speed() -> None:
-    seen = figures_at(health_of([Observation(0.0, None)]), 0.0)
-    assert (seen.ttft_ms, seen.us_per_token, seen.latency_p50_ms) == (None, None, None)
-    assert seen.output_tokens == POOL.output[0]
-    assert seen.stability < 901
-
-
 def test_an_unrepresentative_answer_does_not_change_the_length() -> None:
     seen = figures_at(health_of([Observation(0.0, ANSWER._replace(output_tokens=None))]), 0.0)
     assert seen.output_tokens == POOL.output[0]
     assert seen.us_per_token is not None
-
-
-def test_a_fault_counts_half_after_its_half_life() -> None:
-    after = figures_at(health_of([Observation(0.0, None)] * 2), HALF_LIFE_S)
-    assert after.stability == figures_at(health_of([Observation(0.0, None)]), 0.0).stability
-
-
-def test_percentiles_need_five_observations() -> None:
-    spread = [Observation(10.0 * n, ANSWER) for n in range(5)]
-    four = figures_at(health_of(spread[:4]), 40.0)
-    assert (four.ttft_p95_ms, four.latency_p50_ms, four.latency_p95_ms) == (None, None, None)
-    five = figures_at(health_of(spread), 40.0)
-    assert five.ttft_p95_ms == pytest.approx(500, rel=0.05)
-    assert five.latency_p95_ms == pytest.approx(3_000, rel=0.05)
-    assert figures_at(health_of(spread), 400.0).latency_p95_ms is None, "they have faded"
-
-
-def test_faults_do_not_count_for_percentiles() -> None:
-    mixed = [Observation(0.0, ANSWER)] * 4 + [Observation(0.0, None)] * 20
-    assert figures_at(health_of(mixed), 0.0).latency_p95_ms is None
 
 
 def test_a_whole_answers_first_token_is_estimated_from_the_usual_ratio() -> None:
@@ -216,14 +184,6 @@ def test_a_first_token_after_the_end_gives_no_negative_speed() -> None:
     assert late.us_per_token == at_once.us_per_token
 
 
-def test_models_do_not_affect_each_other() -> None:
-    health = health_of([Observation(0.0, ANSWER)] * 10)
-    alone = figures_at(health, 1.0)
-    health.record_fault(1, 0.5)
-    assert figures_at(health, 1.0) == alone
-    assert set(health.publish(1.0, {})) == {0, 1}
-
-
 def test_sums_survive_decades() -> None:
     health, now = Health(POOL), 0.0
     for year in range(50):
@@ -236,13 +196,6 @@ def test_sums_survive_decades() -> None:
     quiet = figures_at(health, now + 1_000 * YEAR_S)
     assert (quiet.stability, quiet.output_tokens) == (901, POOL.output[0])
     assert (quiet.ttft_ms, quiet.latency_p95_ms) == (None, None)
-
-
-def test_a_busy_model_stays_accurate_over_days() -> None:
-    noted = [Observation(n * 60.0, ANSWER if n % 3 else None) for n in range(3_000)]
-    assert figures_at(health_of(noted), 180_000.0).stability == pytest.approx(
-        Exact(noted, 180_000.0).stability, abs=0.51
-    )
 
 
 @given(st.lists(ANSWERS, min_size=1, max_size=64))

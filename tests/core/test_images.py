@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from routewright._core.tokens import images as image
 from routewright._core.tokens.images import ANY_RULE, RULES, filling_of, images_of, rule_of, size_of, tokens_of
-from routewright.catalogue import bundled
 from routewright.wire import ImagePart, Images, ImageUrl, Message, Part
 from tests.tables import table
 
@@ -81,17 +80,12 @@ def test_of_a_large_image_only_the_head_is_decoded(monkeypatch: pytest.MonkeyPat
     "broken",
     [
         "https://example.com/cat.png",
-        "data:image/png,abc",
         "data:image/png;base64,",
         "data:image/png;base64,!!!!",
-        "data:image/png;base64,é",
         "data:" + "x" * 1_000 + ";base64,iVBORw0KGgo",
         url(png(0, 10)),
-        url(png(70_000, 10)),
         url(png(10, 10)[:20]),
-        url(jpeg(10, 10)[:15]),
         url(b"\xff\xd8\xff\xd9"),
-        url(b"BM" + bytes(50)),
         url(b"RIFF....WEBPVP9 " + bytes(50)),
     ],
 )
@@ -171,12 +165,6 @@ def test_billed_tokens_are_within_the_range(model: str, width: int, height: int,
     assert low <= seen <= high
 
 
-def test_low_detail_costs_a_tile_model_its_base_and_auto_at_most_what_high_does() -> None:
-    rules = rule_of("openai/gpt-4o")
-    assert tokens_of([Images(2_000, 2_000, "low")], rules) == (85, 85)
-    assert tokens_of([Images(2_000, 2_000, "auto")], rules)[1] == tokens_of([Images(2_000, 2_000, "high")], rules)[1]
-
-
 @given(width=SIDES, height=SIDES, detail=st.sampled_from(["auto", "low", "high"]), count=st.integers(1, 3))
 def test_a_known_size_is_within_the_range_of_an_unknown_one(
     width: int, height: int, detail: Literal["auto", "low", "high"], count: int
@@ -189,22 +177,6 @@ def test_a_known_size_is_within_the_range_of_an_unknown_one(
         assert filling_of(known, rules) <= most, rules
 
 
-@given(SIDES, SIDES)
-def test_a_vendor_without_a_rule_has_the_range_of_all_rules(width: int, height: int) -> None:
-    sized = [Images(width, height)]
-    assert rule_of("me/mine") == ANY_RULE
-    assert tokens_of(sized, ANY_RULE)[1] == max(tokens_of(sized, rules)[1] for _, rules in RULES)
-
-
 def test_models_of_one_vendor_count_the_same_on_every_host() -> None:
     assert rule_of("togetherai/moonshotai/Kimi-K3") == rule_of("moonshotai/kimi-k3") != ANY_RULE
     assert rule_of("deepinfra/Qwen/Qwen3.5-9B") == rule_of("alibaba/qwen3.8-max") != ANY_RULE
-
-
-def test_most_models_that_take_images_have_a_rule() -> None:
-    seeing = [model.id for model in bundled()[0] if "image" in (model.modalities or ())]
-    unknown = {model for model in seeing if rule_of(model) == ANY_RULE}
-    assert len(unknown) < len(seeing) / 4
-    assert not [
-        model for model in unknown if model.startswith(("openai/", "anthropic/", "google/", "mistral/", "xai/"))
-    ]

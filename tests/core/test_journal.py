@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from routewright._core.alerts import LEAST_REQUESTS, ErrorBursts
+from routewright._core.alerts import ErrorBursts
 from routewright._core.attempts.breaker import Circuits, State
 from routewright._core.attempts.health import Health
 from routewright._core.attempts.journal import FOLDED_AT, Journal
@@ -136,17 +136,3 @@ def test_a_probe_is_booked_at_once_after_pending_answers() -> None:
     assert len(bench.journal.entries) == 0
     assert bench.circuits._models[0].state is State.CLOSED
     assert bench.retries._requests.total == 2
-
-
-def test_folding_counts_requests_and_account_calls() -> None:
-    bench = Bench()
-    for n in range(LEAST_REQUESTS - 1):
-        bench.journal.entries.append(entry(0, n / 100, "x", asked=n % 2 == 0))
-    bench.journal.entries.append(entry(0, 0.2, None))
-    bench.journal.fold(OUTLOOK)
-    assert bench.retries._requests.total == 11
-    burst = bench.bursts.count_call(("x", "production"), 1.0, error=True)
-    assert burst is None, "one of twenty is not above five per cent"
-    burst = bench.bursts.count_call(("x", "production"), 1.0, error=True)
-    assert burst is not None
-    assert (burst.requests, burst.errors) == (21, 2)

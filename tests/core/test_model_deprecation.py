@@ -43,10 +43,6 @@ def test_within_days_is_inclusive(within: int, ends: list[int]) -> None:
     assert sorted(each.days_left for each in found) == sorted(days for days in ends if days <= within)
 
 
-def test_a_disabled_model_is_not_listed() -> None:
-    assert deprecations([model("a", "2026-12-01", disabled=True)], TODAY) == ()
-
-
 def test_the_replacement_is_nearest_in_quality_and_price() -> None:
     assert replacement(model("far", quality=0.9), model("near", quality=0.55)) == "v/near"
     assert replacement(model("dear", pricing_per_1m=Pricing(9.0, 9.0)), model("near")) == "v/near"

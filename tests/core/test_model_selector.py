@@ -34,19 +34,14 @@ def picked(policy: Policy) -> tuple[str, ...] | None:
 @table(
     ("words", "ids"),
     [
-        (["house/one", "openai/big"], ["house/one", "openai/big"]),
         (["short", "openai/small"], ["openai/small"]),
         (["openai/*"], ["openai/big", "openai/small"]),
         (["*openai/*"], ["openai/big", "openai/small", "groq/openai/oss"]),
-        (["?????/one"], ["house/one"]),
         (["*"], ["openai/big", "openai/small", "groq/openai/oss", "house/one"]),
         (["provider:openai"], ["openai/big", "openai/small"]),
         (["tag:eu"], ["openai/small", "groq/openai/oss"]),
-        (["tag:cheap"], ["openai/small"]),
         (["tag:house"], ["house/one"]),
-        (["capability:image"], ["openai/big"]),
         (["capability:tools", "capability:reasoning"], ["openai/big", "openai/small", "groq/openai/oss"]),
-        (["capability:json"], ["openai/big"]),
         (["zai/free"], ["zai/free"]),
         (["gift", "tag:cheap"], ["zai/free", "openai/small"]),
     ],
@@ -77,28 +72,17 @@ def test_every_required_capability_must_hold() -> None:
             Policy(name="p", models=["short", "opnai/big"]),
             "policies['p'].models[1]: unknown model 'opnai/big'; did you mean 'openai/big'?",
         ),
-        (Policy(name="p", models=["shrt"]), "policies['p'].models[0]: unknown model 'shrt'; did you mean 'short'?"),
         (
             Policy(name="p", models=["openai"]),
             "policies['p'].models[0]: unknown model 'openai'; did you mean 'provider:openai'?",
         ),
-        (Policy(name="p", models=["eu"]), "policies['p'].models[0]: unknown model 'eu'; did you mean 'tag:eu'?"),
         (
             Policy(name="p", exclude=["opnai/*"]),
             "policies['p'].exclude[0]: 'opnai/*' matches no model; did you mean 'openai/*'?",
         ),
         (
-            Policy(name="p", models=["provider:opnai"]),
-            "policies['p'].models[0]: 'provider:opnai' matches no model; did you mean 'provider:openai'?",
-        ),
-        (
             Policy(name="p", models=["tag:mars"]),
             "policies['p'].models[0]: 'tag:mars' matches no model; known tags: 'eu', 'cheap'",
-        ),
-        (
-            Policy(name="p", models=["capability:vision"]),
-            "policies['p'].models[0]: 'capability:vision' matches no model; "
-            "known capabilities: 'image', 'tools', 'json', 'reasoning'",
         ),
         (
             Policy(name="p", models=["[xyz]"]),
@@ -111,11 +95,6 @@ def test_every_required_capability_must_hold() -> None:
         (
             Policy(name="p", models=["house/*"], capabilities=["image", "json"]),
             "policies['p']: allows no model: of 1 that match 'models', none has all of 'image', 'json'; "
-            "widen 'models', or shorten 'exclude' and 'capabilities'",
-        ),
-        (
-            Policy(name="p", models=["house/*"], exclude=["*/one"]),
-            "policies['p']: allows no model: of 1 that match 'models', 'exclude' removes all; "
             "widen 'models', or shorten 'exclude' and 'capabilities'",
         ),
         (
@@ -135,11 +114,6 @@ def test_words_without_a_match_are_refused_with_a_suggestion(policy: Policy, sai
     with pytest.raises(ValidationFailed) as refused:
         picked(policy)
     assert str(refused.value) == said
-
-
-def test_without_any_tag_the_hint_says_how_to_give_one() -> None:
-    with pytest.raises(ValidationFailed, match="'tag:eu' matches no model; give models 'tags' in a catalogue file"):
-        publish([Policy(name="p", models=["tag:eu"])], "2026-11-21", ModelIndex([Model(id="a/1")], {}))
 
 
 @given(st.text("ab*?/", min_size=1, max_size=8), st.text("ab/", min_size=3, max_size=10))

@@ -16,9 +16,9 @@ from routewright._core.catalogue.models import snapshot
 from routewright._core.routing.board import MOST_CHANGES, MOST_PLANS, Board, Boards, LruCache
 from routewright._core.routing.budget import Room, own_room
 from routewright._core.routing.choice import covers
-from routewright._core.routing.constraints import CountTokens, FitCheck, find_first_failures
-from routewright._core.routing.decide import decide, find_fits, find_passed, find_plan
-from routewright._core.routing.decision import Decision, decision_of
+from routewright._core.routing.constraints import CountTokens
+from routewright._core.routing.decide import decide, find_passed, find_plan
+from routewright._core.routing.decision import Decision
 from routewright._core.routing.logarithms import log2_step, log2_steps, size_class
 from routewright._core.routing.order import OwnOrder
 from routewright._core.routing.plan import Plan
@@ -318,44 +318,6 @@ def test_a_plan_also_watches_the_walk_for_a_second_provider(cap: int | None, ful
     assert kept > 20
 
 
-def test_a_low_ranked_model_that_loses_room_is_counted_as_rejected(full: bool) -> None:
-    shown = 0
-    for seed in range(200 if full else 20):
-        _, board, given = world(seed)
-        plan = shared_plan(board, given)
-        roomy = replace(given, tokens=TokenBounds(1, plan.max_high, given.tokens.estimate))
-        behind = [key[-1] for key in board.order(given).keys[plan.walked + 1 :]]
-        for row in behind:
-            window = board.pool.window[row]
-            if window - window // 2 >= plan.max_high:
-                continue
-            figures = ModelHealth(stability=300, output_tokens=window)
-            later = board.with_health(health_snapshot({board.pool.ids[row]: figures}), {row: figures})
-            now = find_plan(later, "class", lambda given=given: given)  # type: ignore[misc]
-            assert now is not None
-            if not covers(now, roomy.tokens, roomy.timeout_ms):
-                shown += 1
-            else:
-                assert now.counts == decision_of(roomy, recompiled(later)).rejected_counts
-            break
-    assert shown > 3
-
-
-def test_a_policys_own_fallbacks_are_watched() -> None:
-    chance, board, given = world()
-    named = [key[-1] for key in board.order(given).keys[-3:]]
-    fallback = tuple(board.pool.ids[row] for row in named)
-    ruled = replace(given, fallback=fallback, policy="pol")
-    first = find_plan(board, "ruled", lambda: ruled)
-    assert first is not None
-    assert [leg.row for leg in first.legs[1:]] == named
-    for row in named:
-        board = after_publication(chance, board, rows=[row], circuits=False)
-        now = find_plan(board, "ruled", lambda: ruled)
-        assert now is not None
-        assert leg_fields(now) == leg_fields(decide(ruled, recompiled(board)))
-
-
 def test_any_circuit_change_renews_a_plan() -> None:
     _, board, given = world()
     for at in (0, 2, -1):
@@ -472,16 +434,3 @@ def test_a_plans_budget_bounds_are_exact(full: bool) -> None:
         assert not covers(plan, TokenBounds(1, plan.max_high + 1, 5), 10**9)
         assert not covers(plan, TokenBounds(1, 1, 5), plan.max_latency_ms - 1)
         assert not covers(plan, TokenBounds(1, 1, 5, counted=True), 10**9)
-
-
-def test_the_walk_agrees_with_the_table(full: bool) -> None:
-    for seed in range(1_000 if full else 25):
-        chance = Random(seed)
-        board = after_publication(chance, start(chance, 50), rows=range(0, 50, 4))
-        given = random_input(chance, board, tokens=TokenBounds(900, 1_000, 950, counted=True), as_of=TODAY)
-        order, ask = board.order(given), FitCheck(given, board.forecast)
-        first = find_first_failures(given, ask, order.eligible)
-        walked = [key[-1] for key in find_fits(given, board, order, ask)]
-        assert sorted(walked) == np.flatnonzero(first == 15).tolist()
-        if walked:
-            assert decision_of(given, board).model == board.pool.ids[walked[0]]

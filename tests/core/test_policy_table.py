@@ -52,11 +52,6 @@ def test_requests_with_the_same_metadata_get_the_same_version_whoever_sends_them
     assert by_user.choose(MAIN, "acme", {"user": "7"}) != by_user.choose(MAIN, "acme", {"user": 7})
 
 
-def test_two_policies_divide_their_callers_differently() -> None:
-    other = PolicySnapshot("pos_3", "till@2026-11-20", Policy(name="till"))
-    assert share(0.5).choose(MAIN, "acme", None)[1] != share(0.5).choose(other, "acme", None)[1]
-
-
 def test_a_shadow_is_the_draft_of_its_name_before_the_policy() -> None:
     desk = PolicySnapshot("pos_4", "desk@2026-11-20", Policy(name="desk", shadow="till"))
     till, draft = (PolicySnapshot(id, f"till@{id}", Policy(name="till")) for id in ("1", "2"))
@@ -64,12 +59,6 @@ def test_a_shadow_is_the_draft_of_its_name_before_the_policy() -> None:
     assert PolicyTable([desk, till]).shadow(desk) is till
     assert PolicyTable([desk]).shadow(desk) is None
     assert PolicyTable([till]).shadow(till) is None
-
-
-def test_a_policy_that_shadows_itself_has_no_shadow_but_its_draft() -> None:
-    desk = PolicySnapshot("pos_4", "desk@2026-11-20", Policy(name="desk", shadow="desk"))
-    assert PolicyTable([desk]).shadow(desk) is None
-    assert PolicyTable([desk], drafts={"desk": NEXT}).shadow(desk) is NEXT
 
 
 def published(*policies: Policy) -> Publications:

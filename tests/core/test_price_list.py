@@ -81,11 +81,6 @@ def test_a_price_per_token_keeps_its_digits_per_million(digits: int, places: int
     assert per_million(float(f"{digits}e-{places}")) == float(f"{digits}e-{places - 6}")
 
 
-def test_float_rounding_errors_are_removed() -> None:
-    assert per_million(2.0000000000000002e-07) == 0.2
-    assert per_million(1.25e-06) == 1.25
-
-
 def test_the_applications_decimal_context_changes_no_price() -> None:
     with localcontext(prec=1, rounding=ROUND_UP):
         getcontext().traps[Inexact] = True
@@ -145,17 +140,14 @@ def test_every_price_of_a_models_dev_row_is_read() -> None:
     ("key", "source", "model_id"),
     [
         ("gpt-4o", "openai", "openai/gpt-4o"),
-        ("gemini/gemini-2.5-pro", "gemini", "google/gemini-2.5-pro"),
         ("gemini-2.5-pro", "vertex_ai-language-models", "google/gemini-2.5-pro"),
         ("moonshot/kimi-k3", "moonshot", "moonshotai/kimi-k3"),
         ("groq/openai/gpt-oss-20b", "groq", "groq/openai/gpt-oss-20b"),
-        ("perplexity/perplexity/sonar", "perplexity", "perplexity/perplexity/sonar"),
         (
             "bedrock/us-gov-west-1/amazon.nova-lite-v1:0",
             "bedrock",
             "amazon-bedrock/us-gov-west-1/amazon.nova-lite-v1:0",
         ),
-        ("azure/us/gpt-4o", "azure", "azure/us/gpt-4o"),
     ],
 )
 def test_a_litellm_key_becomes_the_catalogues_id(key: str, source: str, model_id: str) -> None:
@@ -189,27 +181,19 @@ def test_rows_that_are_no_chat_models_are_skipped() -> None:
     [
         ({"a": litellm(input_cost_per_token="1")}, "a.input_cost_per_token: must be a number, got '1'"),
         ({"a": litellm(input_cost_per_token=-1e-6)}, "a.input_cost_per_token: must be a number from 0 to 10000 per"),
-        ({"a": litellm(output_cost_per_token=1.0)}, "a.output_cost_per_token: must be a number from 0 to 10000 per"),
-        ({"a": litellm(output_cost_per_token=2e-12)}, "a: output_usd must be 0, or at least 0.001 per .*, got 2e-06;"),
         (
             {"x": {"models": {"a": models_dev(cost={"input": 2.5e-06, "output": 1e-05})}}},
             "x.models.a: input_usd must be 0, or at least 0.001 per million tokens, got 2.5e-06",
         ),
         ({"a": litellm(max_input_tokens=1.5)}, "a.max_input_tokens: must be a whole number from 1"),
         ({"a": litellm(deprecation_date="soon")}, "a.deprecation_date: must be a date, got 'soon'"),
-        ({"a": litellm(litellm_provider=5)}, "a.litellm_provider: must be a name, got 5"),
-        ({"a b": litellm()}, r"\['a b'\]: must be a name without spaces"),
-        ({"a": litellm(tiered_pricing=5)}, "a.tiered_pricing: must be an array, got 5"),
-        ({"a": litellm(tiered_pricing=[{}])}, "a.tiered_pricing: must have a 'range'"),
         (
             {"a": litellm(tiered_pricing=[{"range": [9]}, {"range": [9]}])},
             "a: must have its prices by size once for each",
         ),
         ({"x": {"models": {"a": 5}}}, "x.models.a: must be an object, got 5"),
-        ({"x": {"models": {"a": models_dev(cost=5)}}}, "x.models.a.cost: must be an object, got 5"),
         ({"x": {"models": {"a": models_dev(limit={"context": -1})}}}, "x.models.a.limit.context: must be a whole"),
         ({"x": {"models": {"a": models_dev(cost={"input": 1, "output": 1, "tiers": [5]})}}}, r"cost.tiers\[0\]: must"),
-        ({"x": {"models": {}}, "y": {"models": 5}}, "y.models: must be an object, got 5"),
     ],
 )
 def test_an_unreadable_row_is_reported_with_its_place(content: dict[str, Any], said: str) -> None:
@@ -246,21 +230,12 @@ def test_no_models_dev_value_breaks_the_reader(key: str, value: object) -> None:
 # the updates of a catalogue
 
 
-def test_a_changed_price_is_taken() -> None:
-    model = updated(ours(), {"a": litellm(input_cost_per_token=1.1e-06)})
-    assert model == ours(input_usd=1.1)
-
-
 def test_fields_missing_in_the_list_stay() -> None:
     model = ours(cached_input_usd=0.1, batch_input_usd=0.5, tiers=(PriceTier(272_000, 2.0, 3.0, 0.2, 2.5),))
     row = litellm(output_cost_per_token=3e-06, input_cost_per_token_above_272k_tokens=4e-06)
     after = updated(model, {"a": row})
     assert after is not None
     assert after.pricing_per_1m == Pricing(1.0, 3.0, 0.1, None, 0.5, tiers=(PriceTier(272_000, 4.0, 3.0, 0.2, 2.5),))
-
-
-def test_a_list_that_agrees_changes_nothing() -> None:
-    assert updated(ours(), {"a": litellm()}) is None
 
 
 CONTRADICTING = {
@@ -295,11 +270,6 @@ def test_a_price_of_nothing_is_not_applied_to_a_paid_model(input_cost: float, ou
     assert "lists a price of 0 for openai/a, so it is not taken" in str(problem)
 
 
-def test_a_free_model_may_stay_free() -> None:
-    listed, _ = read_price_list({"a": litellm(input_cost_per_token=0, output_cost_per_token=0)})
-    assert updates_of([ours(input_usd=0.0, output_usd=0.0)], listed, TODAY) == ([], [])
-
-
 def test_an_assumed_threshold_moves_no_tier() -> None:
     model = ours(tiers=(PriceTier(272_000, 2.0, 3.0),))
     longer = {"input": 2, "output": 3, "cache_read": 0.2}
@@ -322,10 +292,6 @@ def test_replacing_todays_price_keeps_later_changes() -> None:
     assert (after.pricing_per_1m, after.price_changes) == (Pricing(1.0, 2.0), changes[1:])
     after = updated(replace(ours(), price_changes=(PriceChange(TODAY, Pricing(9.0, 9.0)),)), {"a": litellm()})
     assert after == ours()
-
-
-def test_a_deprecation_date_in_the_list_is_taken() -> None:
-    assert updated(ours(), {"a": litellm(deprecation_date="2027-03-01")}) == replace(ours(), deprecated_at="2027-03-01")
 
 
 def test_a_change_names_every_price_that_moves() -> None:

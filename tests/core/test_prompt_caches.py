@@ -72,10 +72,6 @@ def test_marks_and_text_form_do_not_change_a_prompts_prefixes(prefixes: Prefixes
     assert found(prefixes, prompt([*sent, *NEXT[2:]])) == {"m/one": TOKENS}
 
 
-def test_a_turns_prompt_is_a_prefix_of_the_next(prefixes: Prefixes) -> None:
-    assert found(prefixes, prompt(NEXT)) == {"m/one": TOKENS}
-
-
 def test_a_different_prefix_is_not_warm(prefixes: Prefixes) -> None:
     other = [SYSTEM, Message("user", "Whose ship was that? " * 500), *NEXT[2:]]
     system = len(SYSTEM.content or "") / sum(len(str(message.content)) for message in TURNS)
@@ -111,14 +107,6 @@ def test_a_cache_expires_after_its_lifetime_and_each_use_renews_it(prefixes: Pre
     assert found(prefixes, prompt(TURNS), now=499.0)
 
 
-def test_using_a_prefix_renews_it(prefixes: Prefixes) -> None:
-    later = prompt([*NEXT, Message("assistant", "His."), Message("user", "And this one?")])
-    assert found(prefixes, later) == {"m/one": TOKENS}
-    prefixes.learn(later, "m/one", USUAL, Usage(TOKENS + 200, 5, cached=TOKENS), 200.0)
-    fork = prompt([*TURNS, Message("assistant", "Nobody's."), Message("user", "Why?")])
-    assert found(prefixes, fork, 400.0)["m/one"] > TOKENS // 2
-
-
 def test_a_short_prefix_is_not_kept() -> None:
     prefixes = Prefixes()
     tell(prefixes, prompt(TURNS), cache=PromptCache(minimum=TOKENS + 1))
@@ -142,15 +130,6 @@ def test_expected_cached_tokens_follow_the_vendors_reports() -> None:
     assert beliefs[1] < 0.7 * TOKENS
     assert beliefs[:4] == sorted(beliefs[:4], reverse=True)
     assert beliefs[4] > beliefs[3]
-
-
-def test_one_models_reports_do_not_affect_another() -> None:
-    prefixes = Prefixes()
-    for _ in range(2):
-        tell(prefixes, sent := prompt(TURNS))
-        prefixes.find(sent, 0.0)
-    tell(prefixes, prompt(TURNS), model="m/two")
-    assert found(prefixes, prompt(NEXT))["m/two"] == TOKENS
 
 
 def marked(message: Message) -> Message:
@@ -291,18 +270,6 @@ def test_a_warm_models_cost_is_lowered_by_its_cached_tokens() -> None:
     assert warm.model == "a/one"
     assert warm.candidates[0].cost_usd == pytest.approx(0.001 * 2 + 0.009 * 0.2 + 400 * 8e-6, rel=0.1)
     assert decision_of(given_of(WarmPrefix("a/one", 300)), both).model == "b/two"
-
-
-def test_a_model_without_a_price_for_cached_input_is_never_warm() -> None:
-    both = one(of("a/one", 2.0), of("b/two", 1.5))
-    assert decision_of(given_of(WarmPrefix("a/one", 9_000)), both).model == "b/two"
-
-
-def test_warm_orders_combine_with_own_qualities_and_whitelists() -> None:
-    three = one(of("a/one", 2.0, 0.2), of("b/two", 1.5, 0.15), of("c/three", 0.1, 0.01))
-    column = (500_000, 500_000, 1_000)
-    decided = decision_of(given_of(WarmPrefix("a/one", 9_000), quality=column, models=("a/one", "b/two")), three)
-    assert [each.model for each in decided.candidates] == ["a/one", "b/two"]
 
 
 def test_budgets_ignore_expected_caches() -> None:

@@ -63,16 +63,6 @@ def test_scaling_the_weights_changes_no_quantile(seen: Weighted, share: float) -
     assert sum(made.values()) == total / 256
 
 
-@given(st.lists(st.tuples(VALUES, WEIGHTS), min_size=1, max_size=30), st.lists(SHARES, min_size=2, max_size=5))
-def test_quantiles_rise_with_the_share(seen: Weighted, shares: list[float]) -> None:
-    found = [quantile(of(seen), share) for share in sorted(shares)]
-    assert found == sorted(found)
-
-
-def test_a_quantile_includes_the_value_at_its_share() -> None:
-    assert quantile(of([(10.0, 1.0), (1_000.0, 1.0)]), 0.5) == pytest.approx(10.0, rel=ERROR)
-
-
 @table("value", [0.0, -3.0, 0.5, 1.0])
 def test_values_below_one_count_as_one(value: float) -> None:
     assert quantile(of([(value, 1.0)]), 0.5) == 1.0

@@ -158,13 +158,6 @@ def test_rebasing_is_applying_the_other_policy(seed: int) -> None:
     assert compared > 50
 
 
-def test_an_input_under_the_policy_that_it_has_is_itself() -> None:
-    for asked, inputs in cases(7):
-        for snapshot, decision_input in inputs:
-            if decision_input is not None:
-                assert rebased(decision_input, applied(snapshot, decision_input), snapshot, asked) == decision_input
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_a_request_without_a_policy_has_set_what_differs_from_the_defaults(seed: int) -> None:
     chance = Random(seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright._core.analytics.report import (
-    GROUP_LIMIT,
     MAX_DAYS,
     MAX_HOURLY_DAYS,
     cache_report,
@@ -76,18 +75,12 @@ def by_model(counts: list[UsageCount], bucket: Bucket = "day") -> UsageReport:
     [
         (None, None, ("2026-11-16", "2026-11-22")),
         ("2026-11-01", None, ("2026-11-01", "2026-11-22")),
-        ("2026-11-22", None, ("2026-11-22", "2026-11-22")),
-        ("2026-12-24", None, ("2026-12-24", "2026-12-24")),
         (None, "2026-03-03", ("2026-02-25", "2026-03-03")),
-        (None, "2027-01-01", ("2026-12-26", "2027-01-01")),
-        ("2026-11-22", "2026-11-22", ("2026-11-22", "2026-11-22")),
-        ("2028-02-29", "2028-03-01", ("2028-02-29", "2028-03-01")),
         (date(2026, 11, 1), "2026-11-02", ("2026-11-01", "2026-11-02")),
         (datetime(2026, 11, 1, 23, 59), date(2026, 11, 2), ("2026-11-01", "2026-11-02")),
         (datetime(2026, 11, 1, 23, 59, tzinfo=timezone(timedelta(hours=-1))), None, ("2026-11-02", "2026-11-22")),
         (None, datetime(2026, 11, 1, 0, 30, tzinfo=timezone(timedelta(hours=1))), ("2026-10-25", "2026-10-31")),
         (None, "0001-01-03", ("0001-01-01", "0001-01-03")),
-        (None, "9999-12-31", ("9999-12-25", "9999-12-31")),
     ],
 )
 def test_a_report_covers_the_given_days_or_the_last_seven(
@@ -124,21 +117,12 @@ def test_any_days_are_valid_or_refused(start: date | None, end: date | None, now
 
 ODD_DAYS = [
     ("", "''"),
-    ("today", "'today'"),
     ("2026-11-31", "'2026-11-31'"),
-    ("2026-13-01", "'2026-13-01'"),
-    ("2026-1-1", "'2026-1-1'"),
     ("20261122", "'20261122'"),
-    ("2026-W47-7", "'2026-W47-7'"),
     ("2026-11-22T09:30:00Z", "'2026-11-22T09:30:00Z'"),
-    ("22/11/2026", "'22/11/2026'"),
-    (" 2026-11-22", "' 2026-11-22'"),
     ("2026-11-22\n", r"'2026-11-22\n'"),
-    ("２０２６-11-22", "'２０２６-11-22'"),
-    ("\ud800026-11-22", r"'\ud800026-11-22'"),
     ("x" * 3_000, "'" + "x" * 60 + "'..."),
     (20261122, "20261122"),
-    (True, "True"),
     (b"2026-11-22", "bytes"),
     (["2026-11-22"], "a list"),
 ]
@@ -174,19 +158,10 @@ def test_ten_years_are_enough() -> None:
 # Buckets and groups
 
 
-@table("bucket", get_args(Bucket))
-def test_each_bucket_is_accepted(bucket: Bucket) -> None:
-    check_bucket(bucket, FIRST, LAST)
-
-
 @table(
     ("bucket", "value", "hint"),
     [
         ("days", "'days'", "did you mean 'day'? one of hour, day, week, month"),
-        ("HOUR", "'HOUR'", "one of hour, day, week, month"),
-        ("quarter", "'quarter'", "one of hour, day, week, month"),
-        ("", "''", "one of hour, day, week, month"),
-        (None, "None", "one of hour, day, week, month"),
         (7, "7", "one of hour, day, week, month"),
         (["day"], "a list", "one of hour, day, week, month"),
     ],
@@ -205,21 +180,11 @@ def test_hourly_reports_cover_at_most_31_days() -> None:
     assert problem == Problem("bucket", "is hour over 32 days", "take at most 31, or bucket=day")
 
 
-@table("group_by", ["model", "tenant", "workflow", "metadata.team", "metadata.x.y"])
-def test_usage_is_grouped_by_counted_keys(group_by: str) -> None:
-    check_group(group_by, KNOWN)
-
-
 @table(
     ("group_by", "value"),
     [
         ("metadata.teams", "'metadata.teams'"),
-        ("metadata.tenant", "'metadata.tenant'"),
-        ("metadata.", "'metadata.'"),
-        ("team", "'team'"),
         ("provider", "'provider'"),
-        ("", "''"),
-        (None, "None"),
         (["model"], "a list"),
     ],
 )
@@ -228,10 +193,6 @@ def test_an_unknown_group_is_refused_with_the_known_ones(group_by: object, value
     assert (problem.path, problem.problem) == ("group_by", f"is {value}")
     assert "one of model, tenant, workflow, policy_version, shadow, metadata.team, metadata.x.y" in problem.hint
     assert "Settings(rollup_keys=...)" in problem.hint
-
-
-def test_a_misspelt_group_gets_a_suggestion() -> None:
-    assert "did you mean 'metadata.team'?" in refusal(check_group, "metadata.teams", KNOWN).hint
 
 
 @table("key", ["", "x" * 101, 7, None, "\ud800", "te\udfffam"])
@@ -254,15 +215,11 @@ def test_a_rollup_key_is_given_without_prefix() -> None:
     ("bucket", "start", "begins"),
     [
         ("hour", "2026-11-22T09", "2026-11-22T09:00:00Z"),
-        ("hour", "2026-11-22T00", "2026-11-22T00:00:00Z"),
         ("day", "2026-11-22", "2026-11-22T00:00:00Z"),
         ("week", "2026-11-22", "2026-11-16T00:00:00Z"),
-        ("week", "2026-11-16", "2026-11-16T00:00:00Z"),
-        ("week", "2026-11-15", "2026-11-09T00:00:00Z"),
         ("week", "2027-01-01", "2026-12-28T00:00:00Z"),
         ("week", "0001-01-01", "0001-01-01T00:00:00Z"),
         ("month", "2026-11-22", "2026-11-01T00:00:00Z"),
-        ("month", "2026-12-01", "2026-12-01T00:00:00Z"),
         ("month", "2028-02-29", "2028-02-01T00:00:00Z"),
     ],
 )
@@ -282,22 +239,6 @@ def test_counts_of_one_bucket_are_summed() -> None:
     assert report.totals == UsageTotals(requests=8, cost_usd=2.0, charged_usd=4.0, tokens=Tokens(80, 160, 40))
 
 
-def test_a_usage_report_repeats_its_query() -> None:
-    report = usage_report(GroupedUsage([], []), FIRST, LAST, "week", "metadata.team")
-    assert (report.start_date, report.end_date) == (FIRST, LAST)
-    assert (report.bucket, report.group_by) == ("week", "metadata.team")
-
-
-def test_without_usage_there_are_no_rows_and_totals_are_zero() -> None:
-    assert by_model([]).data == []
-    assert by_model([]).totals == UsageTotals()
-
-
-def test_traces_without_a_model_are_in_the_group_none() -> None:
-    counts = [count("2026-11-22", "", 3, 3), count("2026-11-22", "a/one", 1)]
-    assert rows(by_model(counts)) == [("2026-11-22T00:00:00Z", "a/one", 1), ("2026-11-22T00:00:00Z", None, 3)]
-
-
 def test_traces_without_metadata_are_the_total_minus_the_groups() -> None:
     everything = [count("2026-11-21", "a/one", 4), count("2026-11-22", "a/one", 5, 1, 9, 8, 7, 6, 5)]
     everything += [count("2026-11-22", "", 2, 2)]
@@ -314,12 +255,6 @@ def test_traces_without_metadata_are_the_total_minus_the_groups() -> None:
     assert report.data[2].tokens == Tokens(3, 2, 1)
     assert report.totals.requests == 11
     assert report.totals.errors == 3
-
-
-def test_groups_beyond_the_largest_are_summed_as_other() -> None:
-    counts = [count("2026-11-22", "a/one", 1), count("2026-11-22", None, 900)]
-    assert rows(by_model(counts))[-1] == ("2026-11-22T00:00:00Z", "other", 900)
-    assert GROUP_LIMIT == 100
 
 
 def test_a_group_named_other_is_not_the_rest() -> None:
@@ -456,10 +391,6 @@ def test_the_latency_report_has_quantiles_with_the_most_requests_first() -> None
     assert first.p99_ms == pytest.approx(9_000.0, rel=0.01)
     for row in others:
         assert row.p50_ms == row.p95_ms == row.p99_ms == pytest.approx(70.0, rel=0.01)
-
-
-def test_without_latencies_there_are_no_rows() -> None:
-    assert latency_report([], FIRST, LAST).data == []
 
 
 def test_times_are_milliseconds_below_a_second() -> None:

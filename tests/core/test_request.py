@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright._core.request.read import as_request, check_request, decode_request, needs_of
-from routewright._core.request.rules import MAX_PROBLEMS, _check_fields, check_ids
+from routewright._core.request.rules import MAX_PROBLEMS, _check_fields
 from routewright.errors import InvalidJson, Problem, ValidationFailed
 from routewright.wire import (
     Budget,
@@ -35,7 +35,6 @@ from routewright.wire import (
     Need,
     Params,
     RouteRequest,
-    TextPart,
     Tool,
     ToolCall,
 )
@@ -165,15 +164,6 @@ def test_goal_and_strategy_are_filled_in(given: dict[str, str], goal: str, strat
     assert (made.goal, made.strategy) == (goal, strategy)
 
 
-def test_no_tools_is_the_same_as_none() -> None:
-    assert as_request("Hello", {"tools": [], "tool_choice": "auto"}).tools is None
-
-
-def test_whole_numbers_may_be_written_as_floats() -> None:
-    made = decode_request(b'{"messages":[{"role":"user","content":""}],"timeout_ms":2000.0,"budget":{"maxTokens":2e3}}')
-    assert (made.timeout_ms, made.budget) == (2000, Budget(max_tokens=2000))
-
-
 def test_metadata_is_copied_from_the_callers_object() -> None:
     metadata: dict[str, Any] = {"tags": ["a"]}
     made = as_request("Hello", {"metadata": metadata})
@@ -193,22 +183,6 @@ def test_str_subclasses_become_plain() -> None:
     assert type(made.goal) is str
 
 
-def test_limits_themselves_are_allowed() -> None:
-    made = as_request(
-        [Message("user", "x")] * 1_000,
-        {
-            "timeout_ms": 3_600_000,
-            "budget": Budget(0, 1),
-            "fallback": Fallback(max_retries=5),
-            "params": Params(temperature=2, top_p=1, stop=["a", "b", "c", "d"]),
-            "cache": CacheOpts(max_error=1, explore=1),
-            "metadata": {"k": "x" * (16 * 1024 - 8)},
-            "idempotency_key": "\u00e9" * 32,
-        },
-    )
-    assert len(made.messages) == 1_000
-
-
 # What is refused: the same in a body, a dict and keyword arguments
 
 
@@ -224,55 +198,35 @@ def test_limits_themselves_are_allowed() -> None:
             {"messages": "my secret"},
             'messages: must be a list, got a string; for example [{"role": "user", "content": "Hello"}]',
         ),
-        ({"messages": ["my secret"]}, "messages[0]: must be a dict, got a string"),
         ({"messages": [HELLO, {"role": "user", "content": []}]}, "messages[1].content: must hold at least one part"),
         (
             {"goal": "quality-first"},
             "goal: must be one of cost, quality, stability, got 'quality-first'; did you mean 'quality'?",
         ),
-        ({"goal": 5}, "goal: must be a string, got 5; one of cost, quality, stability"),
-        (
-            {"strategy": "fast"},
-            "strategy: must be one of balanced, cost-optimized, quality-first, latency-optimized, got 'fast'",
-        ),
-        ({"policy_id": ""}, "policy_id: must not be empty"),
         ({"models": []}, "models: must name at least one model; leave it out to allow every model"),
         ({"models": ["a", "a"]}, "models[1]: lists 'a' again; list each model once"),
-        ({"models": [""]}, "models[0]: must not be empty"),
-        ({"models": [5]}, "models[0]: must be a string, got 5"),
-        ({"fallback": {"models": ["a", "a"]}}, "fallback.models[1]: lists 'a' again; list each model once"),
         ({"prefer": ["a/x", "b/y", "a/x"]}, "prefer[2]: lists 'a/x' again; list each model once"),
-        ({"prefer": ["a/x", ""]}, "prefer[1]: must not be empty"),
-        ({"prefer": ["a/x", 3]}, "prefer[1]: must be a string, got 3"),
         ({"prefer": 3}, "prefer: must be a string or a list, got 3"),
         ({"fallback": {"maxRetries": 6}}, "fallback.maxRetries: must be a whole number from 0 to 5, got 6"),
-        ({"fallback": {"maxRetries": 0.5}}, "fallback.maxRetries: must be a whole number from 0 to 5, got 0.5"),
         (
             {"fallback": {"max_retries": 1}},
             "fallback.max_retries: is not a field; it is spelled 'maxRetries' in a dict",
         ),
         ({"budget": {"max_cost_usd": 1}}, "budget.max_cost_usd: is not a field; it is spelled 'maxCostUsd' in a dict"),
-        ({"budget": {"maxCost": 1}}, "budget.maxCost: is not a field; did you mean 'maxCostUsd'?"),
         ({"budget": {"maxCostUsd": -0.5}}, "budget.maxCostUsd: must be a number from 0 to 1000000000, got -0.5"),
-        ({"budget": {"maxCostUsd": "1"}}, "budget.maxCostUsd: must be a number, got '1'"),
         ({"budget": {"maxCostUsd": True}}, "budget.maxCostUsd: must be a number, got True"),
         ({"budget": {"maxTokens": 0}}, "budget.maxTokens: must be a whole number of at least 1, got 0"),
-        ({"budget": {"maxTokens": 2000.5}}, "budget.maxTokens: must be a whole number of at least 1, got 2000.5"),
         (
             {"models": "openai/gpt-4.1"},
             "models: must be a list, got 'openai/gpt-4.1'; for example [\"openai/gpt-4.1\"]",
         ),
         ({"budget": 5}, 'budget: must be a dict, got 5; for example {"maxCostUsd": 0.01}'),
         ({"cache": "yes"}, "cache: must be a bool or a dict, got 'yes'"),
-        ({"cache": {"mode": "fuzzy"}}, "cache.mode: must be one of semantic, exact, got 'fuzzy'"),
         ({"cache": {"threshold": 1.1}}, "cache.threshold: must be a number from 0 to 1, got 1.1"),
-        ({"cache": {"ttl_seconds": 0}}, "cache.ttl_seconds: must be a number above 0, got 0"),
-        ({"cache": {"namespace": ""}}, "cache.namespace: must not be empty"),
         (
             {"cache": {"threshold": 1, "max_error": 0}},
             "cache: has both max_error and threshold; set 'max_error' to learn the threshold, or 'threshold' to fix it",
         ),
-        ({"stream": 1}, "stream: must be a bool, got 1"),
         (
             {"tools": [{"type": "function"}]},
             'tools[0]: has no name; a tool is {"type": "function", "function": {"name": ...}}',
@@ -288,18 +242,10 @@ def test_limits_themselves_are_allowed() -> None:
             "tools[0].function.name: must be a name, got 'f g'; "
             "use 1 to 64 ASCII letters, digits, underscores and dashes",
         ),
-        ({"tools": [{"type": "search", "name": "f"}]}, "tools[0].type: must be 'function', got 'search'"),
-        ({"tools": [{"name": "f", "parameters": []}]}, "tools[0].parameters: must be a dict, got a list"),
-        ({"tools": [{"name": "f", "parameter": {}}]}, "tools[0].parameter: is not a field; did you mean 'parameters'?"),
         (
             {"tools": [TOOL], "tool_choice": "lookup"},
             "tool_choice: names the tool 'lookup', which is not declared (declared: 'look_up'); "
             "did you mean 'look_up'?",
-        ),
-        (
-            {"tools": [TOOL], "tool_choice": {"function": {"name": "x"}}},
-            "tool_choice.function.name: names the tool 'x', which is not declared (declared: 'look_up'); "
-            "declare it in 'tools'",
         ),
         (
             {"tool_choice": {"function": {"name": "nope"}}},
@@ -311,25 +257,13 @@ def test_limits_themselves_are_allowed() -> None:
             'tool_choice.name: is not a field; write {"type": "function", "function": {"name": ...}}, '
             "or the name alone",
         ),
-        (
-            {"tool_choice": "look_up"},
-            "tool_choice: names the tool 'look_up', which is not declared (there are no tools)",
-        ),
         ({"tool_choice": "required"}, "tool_choice: is 'required', but there are no tools; declare 'tools'"),
-        ({"tool_choice": 5}, "tool_choice: must be a string or a dict, got 5"),
-        ({"metadata": [1]}, "metadata: must be a dict, got a list"),
         (
             {"metadata": {"k": "x" * 16_377}},
             "metadata: takes 16385 bytes as JSON, at most 16384 are allowed; "
             "keep long values elsewhere and put a reference here",
         ),
         ({"timeout_ms": 0}, "timeout_ms: must be a whole number from 1 to 3600000, got 0"),
-        ({"timeout_ms": 3_600_001}, "timeout_ms: must be a whole number from 1 to 3600000, got 3600001"),
-        ({"timeout_ms": "5"}, "timeout_ms: must be a number, got '5'"),
-        (
-            {"idempotency_key": ""},
-            "idempotency_key: is 0 bytes long in UTF-8, must be 1 to 64; hash a longer one",
-        ),
         (
             {"idempotency_key": "\u00e9" * 33},
             "idempotency_key: is 66 bytes long in UTF-8, must be 1 to 64; hash a longer one",
@@ -349,19 +283,9 @@ def test_a_refusal_has_path_value_and_hint(fields: dict[str, Any], message: str)
             "role: must be one of system, developer, user, assistant, tool, got 'usr'; did you mean 'user'?",
         ),
         ({"role": "user", "content": 5}, "content: must be a string or a list, got a number"),
-        ({"role": "user"}, "content: is missing; only an assistant message with tool_calls may have none"),
         (
             {"role": "assistant", "content": None},
             "content: is missing; only an assistant message with tool_calls may have none",
-        ),
-        (
-            {"role": "user", "content": [{"type": "image"}]},
-            "content[0].type: must be one of text, image_url, input_audio, file, got 'image'; "
-            "did you mean 'image_url'?",
-        ),
-        (
-            {"role": "user", "content": [{"text": "x"}]},
-            "content[0].type: is missing; one of text, image_url, input_audio, file",
         ),
         (
             {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "ftp://x/secret"}}]},
@@ -372,14 +296,7 @@ def test_a_refusal_has_path_value_and_hint(fields: dict[str, Any], message: str)
             "tool_call_id: is missing; a tool message names the id of the call it answers",
         ),
         ({**HELLO, "tool_call_id": "c"}, "tool_call_id: is not allowed in a message with role 'user'; use 'tool'"),
-        ({**HELLO, "tool_calls": [CALL]}, "tool_calls: is not allowed in a message with role 'user'; use 'assistant'"),
-        (
-            {"role": "assistant", "content": "", "tool_calls": []},
-            "tool_calls: must hold at least one call; leave it out if none",
-        ),
         ({**HELLO, "tool_calls": []}, "tool_calls: must hold at least one call; leave it out if none"),
-        ({**HELLO, "contents": 1}, "contents: is not a field; did you mean 'content'?"),
-        ({**HELLO, "name": ""}, "name: must not be empty"),
     ],
 )
 def test_a_refused_message_has_path_value_and_hint(message: dict[str, Any], problem: str) -> None:
@@ -397,35 +314,19 @@ def test_a_refused_message_has_path_value_and_hint(message: dict[str, Any], prob
         ),
         ({"reasoning": {"effort": "high"}}, "reasoning.effort: is not a field; write reasoning: 'high'"),
         ({"temperature": 2.1}, "temperature: must be a number from 0 to 2, got 2.1"),
-        ({"top_p": 0}, "top_p: must be a number above 0, at most 1, got 0"),
-        ({"max_output_tokens": 0}, "max_output_tokens: must be a whole number of at least 1, got 0"),
         ({"seed": 0.5}, "seed: must be a whole number from -9007199254740991 to 9007199254740991, got 0.5"),
         ({"stop": ["a"] * 5}, "stop: has 5 strings, at most 4 are allowed"),
-        ({"stop": ["a", ""]}, "stop[1]: must not be empty"),
-        ({"stop": ""}, "stop: must not be empty"),
         (
             {"max_tokens": 1},
             "max_tokens: is not a field; 'params.max_output_tokens' caps the answer, 'budget.maxTokens' the whole call",
-        ),
-        (
-            {"response_format": {"type": "json"}},
-            "response_format.type: must be one of text, json_object, json_schema, got 'json'",
         ),
         (
             {"response_format": {"type": "json_schema"}},
             'response_format.json_schema: must be a dict, got None; pass {"name": ..., "schema": {...}}',
         ),
         (
-            {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
-            "response_format.json_schema.schema: must be a JSON schema object, got None",
-        ),
-        (
             {"response_format": {**SCHEMA, "type": "text"}},
             "response_format.json_schema: is only for type 'json_schema'",
-        ),
-        (
-            {"response_format": {"type": "text", "schema": {}}},
-            "response_format.schema: is not a field; did you mean 'json_schema'?",
         ),
     ],
 )
@@ -437,14 +338,10 @@ def test_a_refused_parameter_has_path_value_and_hint(params: dict[str, Any], pro
 @table(
     ("name", "hint"),
     [
-        ("goa", "did you mean 'goal'?"),
         ("timeoutMs", "it is spelled 'timeout_ms'"),
-        ("temperature", "it is 'params.temperature' here"),
         ("temprature", "did you mean params.temperature?"),
         ("max_cost_usd", "it is 'budget.maxCostUsd' here"),
-        ("maxRetries", "it is 'fallback.maxRetries' here"),
         ("max_tokens", "'params.max_output_tokens' caps the answer, 'budget.maxTokens' the whole call"),
-        ("model", "it is 'models' here, a list of ids"),
         ("prompt", "it is 'messages' here"),
         ("system", 'pass a message with the role "system"'),
     ],
@@ -454,15 +351,6 @@ def test_an_unknown_name_gets_the_nearest_known_one(name: str, hint: str) -> Non
     first = "it is the first argument here: route([...]) or route('...')"
     mine = {"maxRetries": "it is spelled 'max_retries'", "prompt": first}.get(name, hint)
     assert problems("Hello", **{name: 1}) == [(name, "is not an argument", mine)]
-
-
-def test_a_single_message_gets_the_hint_to_use_a_list() -> None:
-    assert problems(HELLO) == [("role", "is not a field", "pass a list of messages")]
-
-
-def test_messages_cannot_be_a_keyword_argument() -> None:
-    hint = "it is the first argument here: route([...]) or route('...')"
-    assert problems("Hello", messages=[HELLO]) == [("messages", "is not an argument", hint)]
 
 
 @table("value", [None, 5, b"Hello", Message("user", "Hello"), {1, 2}])
@@ -489,29 +377,12 @@ def test_no_error_contains_text_or_image_of_a_message() -> None:
         assert "secret" not in str(problems(value))
 
 
-def test_a_wrong_value_in_place_of_a_request_is_not_echoed() -> None:
-    with pytest.raises(ValidationFailed, match="must be a dict, got a string") as caught:
-        decode_request(b'"sk-canary"')
-    assert "canary" not in str(caught.value)
-
-
 def test_a_number_out_of_range_is_refused_with_its_path() -> None:
     for number in ("1e400", "9" * 5_000):
         body = f'{{"messages":[{{"role":"user","content":""}}],"budget":{{"maxCostUsd":{number}}}}}'
         with pytest.raises(ValidationFailed) as caught:
             decode_request(body.encode())
         assert caught.value.problems == [("budget.maxCostUsd", "number out of range", "for example 0.01")]
-
-
-def test_a_number_out_of_range_in_metadata_is_refused() -> None:
-    with pytest.raises(ValidationFailed, match="number out of range"):
-        decode_request(b'{"messages":[{"role":"user","content":""}],"metadata":{"a":[1e400]}}')
-
-
-def test_checking_stops_at_the_limit_of_problems() -> None:
-    found: list[Problem] = []
-    check_ids("models", ["a"] * 1_000, found)
-    assert len(found) == MAX_PROBLEMS
 
 
 def test_a_body_that_is_not_json_is_invalid_json() -> None:
@@ -527,16 +398,8 @@ def test_a_body_that_is_not_json_is_invalid_json() -> None:
     [
         (RouteRequest([]), "messages", "must hold at least one message"),
         (RouteRequest(wrong("Hello")), "messages", "must be a list, got a string"),
-        (RouteRequest([wrong(5)]), "messages[0]", "must be a dict, got 5"),
         (RouteRequest([Message("user", wrong(5))]), "messages[0].content", "must be a string or a list, got a number"),
-        (RouteRequest([Message(wrong(5), "x")]), "messages[0].role", "must be a string, got 5"),
         (RouteRequest([Message("user", wrong(object()))]), "messages[0].content", "object is not JSON"),
-        (RouteRequest([Message("user", wrong(b"x"))]), "messages[0].content", "bytes is not JSON"),
-        (
-            RouteRequest([Message("user", [TextPart(wrong(5))])]),
-            "messages[0].content[0].text",
-            "must be a string, got a number",
-        ),
     ],
 )
 def test_a_struct_of_wrong_types_is_refused(request_: RouteRequest, path: str, problem: str) -> None:
@@ -549,8 +412,6 @@ def test_a_struct_of_wrong_types_is_refused(request_: RouteRequest, path: str, p
     ("overrides", "path", "problem"),
     [
         ({"budget": Budget(math.nan)}, "budget.max_cost_usd", "must be a number from 0 to 1000000000, got nan"),
-        ({"budget": Budget(math.inf)}, "budget.max_cost_usd", "must be a number from 0 to 1000000000, got inf"),
-        ({"budget": Budget(True)}, "budget.max_cost_usd", "must be a number, got True"),
         ({"budget": Budget(wrong("1"))}, "budget.max_cost_usd", "must be a number, got '1'"),
         (
             {"budget": Budget(max_tokens=10**400)},
@@ -558,31 +419,15 @@ def test_a_struct_of_wrong_types_is_refused(request_: RouteRequest, path: str, p
             "must be a whole number of at least 1, got a huge number",
         ),
         ({"budget": Params(seed=1)}, "budget.seed", "is not a field"),
-        ({"params": Params(temperature=math.nan)}, "params.temperature", "nan is not JSON"),
-        ({"models": "a/x"}, "models", "must be a list, got 'a/x'"),
-        ({"policy_id": "\ud800"}, "policy_id", "holds an unpaired surrogate, which is not a character"),
         ({"metadata": {"a": [math.nan]}}, "metadata.a[0]", "nan is not JSON"),
         ({"metadata": {1: 2}}, "metadata", "has a key that is not a string but int"),
         ({"metadata": {"at": datetime.date(2026, 1, 1)}}, "metadata.at", "date is not JSON"),
-        ({"metadata": {"cost": decimal.Decimal(1)}}, "metadata.cost", "Decimal is not JSON"),
         ({"metadata": {"row": np.array([1])}}, "metadata.row", "ndarray is not JSON"),
         ({"metadata": {"n": 10**5_000}}, "metadata.n", "is a number with too many digits"),
-        (
-            {"tools": [{"name": "f", "parameters": {"n": 10**5_000}}]},
-            "tools[0].parameters.n",
-            "is a number with too many digits",
-        ),
     ],
 )
 def test_an_argument_of_a_wrong_type_is_refused(overrides: dict[str, Any], path: str, problem: str) -> None:
     assert [found[:2] for found in problems("Hello", **overrides)] == [(path, problem)]
-
-
-def test_an_unknown_argument_is_refused_with_the_known_ones() -> None:
-    ((_, _, hint),) = problems("Hello", quux=1)
-    assert hint.startswith("known: goal, strategy, policy_id, models,")
-    assert "messages" not in hint
-    assert "stream" not in hint
 
 
 def test_numpy_numbers_become_plain() -> None:
@@ -599,12 +444,8 @@ def test_numpy_numbers_become_plain() -> None:
     "at",
     [
         lambda value: {"budget": value},
-        lambda value: {"fallback": value},
-        lambda value: {"cache": value},
         lambda value: {"metadata": value},
-        lambda value: {"params": value},
         lambda value: {"params": {"response_format": value}},
-        lambda value: {"tools": [{**TOOL, "function": value}]},
         lambda value: {"tools": [{"type": "function", "name": "a", "parameters": value}]},
     ],
 )
@@ -672,18 +513,11 @@ def picture(url: str) -> dict[str, Any]:
         ({}, Need.NONE),
         ({"messages": FULL["messages"]}, Need.IMAGE | Need.IMAGE_URL),
         ({"messages": [picture("data:image/png;base64,AAAA")]}, Need.IMAGE),
-        ({"messages": [picture("DATA:image/png;base64,AAAA")]}, Need.IMAGE),
         ({"tools": [TOOL]}, Need.TOOLS),
-        ({"tools": [TOOL], "tool_choice": "none"}, Need.TOOLS),
-        ({"tools": []}, Need.NONE),
-        ({"tools": [TOOL], "tool_choice": "auto"}, Need.TOOLS),
         ({"tools": [TOOL], "tool_choice": "required"}, Need.TOOLS | Need.TOOL_CHOICE),
         ({"params": {"temperature": 1, "top_p": 1.0, "stop": []}}, Need.NONE),
         ({"params": {"temperature": 0}}, Need.TEMPERATURE),
-        ({"params": {"top_p": 0.9}}, Need.TOP_P),
         ({"params": {"stop": "END"}}, Need.STOP),
-        ({"params": {"seed": 0}}, Need.SEED),
-        ({"params": {"response_format": {"type": "text"}}}, Need.NONE),
         ({"params": {"response_format": {"type": "json_object"}}}, Need.JSON | Need.JSON_OBJECT),
         ({"params": {"response_format": SCHEMA}}, Need.JSON | Need.JSON_SCHEMA),
         ({"tools": [TOOL], "params": {"stop": "END"}}, Need.TOOLS | Need.STOP | Need.TOOLS_STOP),
@@ -827,13 +661,6 @@ def test_a_body_and_a_dict_are_checked_the_same(value: Any) -> None:
     assert decoded(body) == outcome(json.loads(body))
 
 
-def test_later_changes_of_the_callers_list_have_no_effect() -> None:
-    messages = [Message("user", "hi")]
-    made = as_request(RouteRequest(messages), {})
-    messages.append(Message("user", "more"))
-    assert len(made.messages) == 1
-
-
 ADD = ToolCall("call_1", FunctionCall("add", "{}"))
 CHAT = [Message("user", "2+1?"), Message("assistant", None, [ADD]), Message("tool", "3", tool_call_id="call_1")]
 
@@ -842,10 +669,7 @@ CHAT = [Message("user", "2+1?"), Message("assistant", None, [ADD]), Message("too
     "message",
     [
         Message("robot", "Hi"),  # type: ignore[arg-type]
-        Message("user", b"Hi"),  # type: ignore[arg-type]
         Message("user", "\ud800"),
-        Message("tool", "3", tool_call_id=7),  # type: ignore[arg-type]
-        Message("assistant", None, ("x",)),  # type: ignore[arg-type]
         Message("assistant", None, [ADD, "x"]),  # type: ignore[list-item]
         Message("assistant", None, [msgspec.structs.replace(ADD, type="tool")]),
         Message("assistant", None, [ToolCall("a", FunctionCall("add", 3))]),  # type: ignore[arg-type]

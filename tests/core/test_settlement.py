@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from routewright._core.accounts.settlement import THRESHOLDS, limit_cost, without_trace
+from routewright._core.accounts.settlement import THRESHOLDS, limit_cost
 from routewright.errors import StorageCorrupt
 from routewright.protocols import Facts
 from routewright.wire import Caller, Claim, LedgerRow, RunLimit
@@ -51,15 +51,6 @@ def test_a_call_without_a_hold_is_charged_to_the_month_it_came_in() -> None:
     assert ledger.settle("d", make_row("d", charge=10), caller=sandbox).end.purses == ()
 
 
-def test_an_expired_hold_leaves_a_row_if_it_held_money() -> None:
-    ledger = lost()
-    assert ledger.paper.rows[-1][1] == LedgerRow(
-        request_id="lost", attempt=0, kind="expired", at=AT, key_id="k", cost_range_nanos=(0, 800),
-        note="its process ended before it did",
-    )  # fmt: skip
-    assert lost(0).kinds() == []
-
-
 @pytest.mark.parametrize(("cost", "overrun"), [(500, 0), (800, 0), (900, 100)])
 def test_an_expired_hold_of_a_run_pays_for_the_late_settlement(cost: int, overrun: int) -> None:
     ledger = lost()
@@ -74,14 +65,6 @@ def test_expired_and_new_holds_of_a_run_pay_together(cost: int, overrun: int) ->
     assert ledger.settle("lost", make_row("lost", charge=0, cost=cost)).rows[-1].overrun_nanos == overrun
     assert ledger.purse("run:r", run=LONG).spent_nanos == cost
     assert ledger.kinds() == ["attempt"]
-
-
-def test_a_call_that_expires_twice_has_one_row() -> None:
-    ledger = lost(300)
-    ledger.hold("lost", 200, run=LONG)
-    ledger.expire("lost")
-    assert [row.cost_range_nanos for _, row in ledger.paper.rows] == [(0, 500)]
-    assert ledger.purse("run:r", run=LONG).spent_nanos == 500
 
 
 # Answers
@@ -116,12 +99,6 @@ def charge(ledger: Ledger, call: str, nanos: int, **given: Any) -> list[int]:
     return [event.data["threshold_percent"] for event in booked.events]
 
 
-def test_without_event_ids_the_next_settlement_reports_the_threshold() -> None:
-    ledger = Ledger(monthly_nanos=1_000)
-    assert charge(ledger, "c1", 600, event_id=None) == []
-    assert charge(ledger, "c2", 1) == [50]
-
-
 def test_an_unreadable_account_is_not_charged(monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = full()
     ledger.hold("c", 400, caller=by_key("k"))
@@ -131,18 +108,6 @@ def test_an_unreadable_account_is_not_charged(monkeypatch: pytest.MonkeyPatch) -
             charge(ledger, "c", 300)
     assert ledger.purses() == dict.fromkeys(PURSES[1:], (0, 400))
     assert charge(ledger, "c", 300) == []
-
-
-def test_an_unreadable_account_keeps_its_expired_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = lost()
-    ledger.change()
-    with monkeypatch.context() as patch:
-        patch.setattr(ledger.paper, "account", Mock(side_effect=StorageCorrupt("damaged")))
-        with pytest.raises(StorageCorrupt):
-            charge(ledger, "lost", 300)
-    assert ledger.kinds() == ["expired"]
-    charge(ledger, "lost", 300)
-    assert ledger.kinds() == ["attempt"]
 
 
 @given(
@@ -172,13 +137,6 @@ def facts(*costs: int, run_nanos: int | None = None) -> Facts:
     ]
     claim, run = Claim("k", "f"), None if run_nanos is None else RunLimit("run_1", 10**9)
     return Facts("tr_1", Caller("acme"), AT, rows=rows, claim=claim, result=b"", run=run, run_nanos=run_nanos)
-
-
-def test_without_its_trace_a_call_keeps_its_bill_and_its_answer() -> None:
-    whole = facts(5, 7)
-    whole.trace = whole  # type: ignore[assignment]  # anything
-    less = without_trace(whole)
-    assert (less.trace, less.rows, less.claim, less.result) == (None, whole.rows, whole.claim, b"")
 
 
 @given(st.lists(st.integers(0, 100), max_size=4), st.integers(0, 150))

@@ -43,18 +43,6 @@ def test_a_change_holds_only_differences(before: HealthSnapshot, new: dict[str, 
     assert sorted(found.gone) == sorted(name for name in new if new[name] is None and name in before.models)
 
 
-@given(SNAPSHOTS)
-def test_equal_snapshots_have_an_empty_change(snapshot: HealthSnapshot) -> None:
-    assert find_change(snapshot, HealthSnapshot("hs_3", dict(snapshot.models))) == HealthChange()
-
-
-@given(SNAPSHOTS, SNAPSHOTS)
-def test_snapshots_are_not_modified(before: HealthSnapshot, after: HealthSnapshot) -> None:
-    copies = msgspec.json.encode((before, after))
-    apply_change(before, find_change(before, after), after.id).models["more"] = ModelHealth()
-    assert msgspec.json.encode((before, after)) == copies
-
-
 @given(st.lists(SNAPSHOTS, min_size=1, max_size=8))
 def test_a_stored_chain_of_changes_leads_to_the_last_snapshot(snapshots: list[HealthSnapshot]) -> None:
     found = snapshots[0]

@@ -51,28 +51,12 @@ def test_a_byte_order_mark_is_dropped_only_at_the_start() -> None:
     ]
 
 
-def test_one_leading_space_is_dropped() -> None:
-    assert parsed(b"data:  two\n\ndata:none\n\ndata:\n\n") == [SseEvent(" two"), SseEvent("none"), SseEvent("")]
-
-
 def test_id_with_null_is_ignored() -> None:
     assert parsed(b"id: a\ndata: 1\n\nid: b\0c\ndata: 2\n\nid\ndata: 3\n\n") == [
         SseEvent("1", id="a"),
         SseEvent("2", id="a"),
         SseEvent("3"),
     ]
-
-
-def test_event_without_data_is_none() -> None:
-    assert parsed(b"event: ping\n\n\n\ndata: a\n\n") == [SseEvent("a")]
-
-
-def test_an_incomplete_last_event_is_dropped() -> None:
-    assert parsed(b"data: a\n\ndata: b\n") == [SseEvent("a")]
-
-
-def test_code_point_split_between_pieces_is_whole() -> None:
-    assert parsed(*(bytes([byte]) for byte in "data: héllo 🦜\n\n".encode())) == [SseEvent("héllo 🦜")]
 
 
 @table("end", [b"\n", b"\r\n", b""])

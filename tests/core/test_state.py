@@ -15,7 +15,7 @@ from routewright._core.accounts.eviction import LATE_S
 from routewright._core.accounts.holds import Hold, Wait
 from routewright._core.accounts.log import Tick, dump, fold, load
 from routewright._core.accounts.purses import level_of, purses_of
-from routewright._core.accounts.settlement import End, end_hold, expire_hold
+from routewright._core.accounts.settlement import end_hold, expire_hold
 from routewright._core.accounts.state import State
 from routewright._core.idempotency import scope_of
 from routewright.errors import (
@@ -23,7 +23,6 @@ from routewright.errors import (
     IdempotencyKeyReused,
     RateLimited,
     RouterError,
-    RouterTimeoutError,
 )
 from routewright.wire import (
     Ask,
@@ -77,15 +76,6 @@ def test_a_new_call_queues_behind_waiting_ones_and_learns_the_limit() -> None:
     ledger.hold("free", 0)
 
 
-def test_a_running_call_does_not_queue_behind_waiting_ones() -> None:
-    ledger = full()
-    ledger.hold("c", 10)
-    ledger.hold("reserves nothing")
-    ledger.state.queued["acme", MONTH] = 1
-    ledger.hold("c", 20)
-    ledger.hold("reserves nothing", 20)
-
-
 def test_freed_money_is_noted_only_if_a_call_waits() -> None:
     ledger = full()
     ledger.hold("c", 10)
@@ -114,14 +104,6 @@ def test_widening_a_call_of_a_run_widens_its_run() -> None:
     assert ledger.purse("run:r", run=RUN).spent_nanos == 250
 
 
-def test_a_reservation_can_always_shrink() -> None:
-    ledger = full()
-    hold = ledger.hold("c", 400)
-    ledger.settle("other", make_row("other", charge=2_000))
-    assert ledger.state.widen(hold, 399) is None
-    assert isinstance(ledger.state.widen(hold, 400), Short)
-
-
 def test_a_call_admitted_before_a_limit_is_widened_within_it() -> None:
     ledger = Ledger()
     hold = ledger.hold("c", 100)
@@ -148,12 +130,6 @@ def test_the_key_is_checked_before_limits_and_money() -> None:
         ledger.ask("d", 10)
 
 
-def test_a_call_that_waited_too_long_for_a_key_may_retry() -> None:
-    found = Wait(b"key", None).give_up()
-    assert isinstance(found, RouterTimeoutError)
-    assert "retry with the same key" in str(found)
-
-
 # What is left
 
 
@@ -172,23 +148,7 @@ def test_left_reads_only_memory() -> None:
     assert ledger.state.left(caller, AT_S, None) is None, "its terms may be others"
 
 
-def test_left_ignores_reservations_and_may_be_negative() -> None:
-    ledger = full()
-    ledger.hold("c", 900)
-    assert ledger.state.look(Caller("acme"), AT_S, None).nanos == 1_000
-    ledger.settle("c", make_row(charge=1_500))
-    assert ledger.state.look(Caller("acme"), AT_S, None).nanos == -500
-
-
 # What the books do not say yet
-
-
-def test_unwritten_charges_count_when_sums_are_loaded() -> None:
-    ledger = full()
-    ledger.hold("c", 900)
-    ledger.change()
-    end_hold(ledger.state, End("d", None, 300, 0, "acme", (MONTH,)))
-    assert ledger.purse(MONTH).spent_nanos == 300
 
 
 def test_thresholds_count_charges_made_after_a_change_of_terms() -> None:
@@ -258,11 +218,6 @@ def test_each_tick_of_an_owner_renews_its_lease_for_followers() -> None:
         assert seen(ledger.followers[0]) == seen(ledger.state)
 
 
-def test_a_tick_without_changes_is_empty() -> None:
-    assert Tick().is_empty
-    assert not Tick(changed=["acme"]).is_empty
-
-
 def test_folding_does_not_read_the_books() -> None:
     ledger = full()
     follower = State(ledger.paper)
@@ -298,39 +253,6 @@ def test_idle_names_leave_memory(full: bool) -> None:
             assert (state.holds, state.claims.running) == ({}, {})
     assert max(sizes) <= 5 * 160
     assert (ledger.state.owners, ledger.state.heard) == ({}, {})
-
-
-def test_used_names_stay_in_memory() -> None:
-    ledger = full(limits=RateLimits(requests_per_min=9))
-    ledger.hold("c", 10, run=RUN, lasts_s=1e9)
-    ledger.wait(1e6)
-    tidied(ledger)
-    assert ledger.state.sums["acme"].keys() == {"run:r", "account", MONTH}
-    ledger.release("c")
-    ledger.hold("d")
-    ledger.release("d")
-    ledger.wait(59.0)
-    tidied(ledger)
-    assert len(ledger.state.windows) == 1
-    ledger.wait(61.0)
-    tidied(ledger)
-    assert (ledger.state.windows, ledger.state.sums) == ({}, {})
-
-
-def tidied(ledger: Ledger) -> None:
-    """Have it go through all that it knows."""
-    ledger.state.begin(1, ledger.now, ledger.now + LEASE_S)
-    for _ in range(10):
-        ledger.eviction.step(ledger.state.at)
-
-
-def test_refusals_change_nothing() -> None:
-    ledger = Ledger(limits=RateLimits(requests_per_min=0))
-    for number in range(1_000):
-        with pytest.raises(RateLimited):
-            ledger.ask(f"c{number}", claim=one())
-    assert (ledger.state.holds, ledger.state.claims.running, ledger.state.owners) == ({}, {}, {})
-    assert len(ledger.state.windows) == 1
 
 
 # A batch

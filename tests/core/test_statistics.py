@@ -16,7 +16,7 @@ from routewright._core.attempts.health import (
     health_snapshot,
     in_steps,
 )
-from routewright._core.attempts.statistics import EPOCH_S, HALF_LIFE_S, add_learned, added, epoch_at, observations_in
+from routewright._core.attempts.statistics import EPOCH_S, HALF_LIFE_S, added, epoch_at, observations_in
 from routewright._core.routing.forecast import UNKNOWN
 from routewright.wire import HealthSnapshot, Learned, LearnedModel, ModelHealth
 
@@ -80,21 +80,6 @@ def test_many_processes_learn_the_same_as_one(notes: list[Note]) -> None:
         assert value == true or value == pytest.approx(true, rel=0.05, abs=1), name
 
 
-@given(NOTES, st.integers(0, 2))
-def test_knowledge_of_an_epoch_does_not_change(notes: list[Note], asked: int) -> None:
-    """To the last bit: whoever asks early and who asks late decide alike."""
-    store, now = Store(3), 1.0
-    known: dict[int, Learned] = {}
-    for each in notes:
-        now += each.gap_s
-        note(store.healths[each.process], now, each.seen)
-        if each.writes:
-            store.write(each.process, now)
-        epoch = epoch_at(START + now)
-        if store.row is not None:
-            assert known.setdefault(epoch, observations_in(store.row, epoch)) == observations_in(store.row, epoch)
-
-
 @given(NOTES)
 def test_early_and_late_readers_publish_the_same_snapshot(notes: list[Note]) -> None:
     store, now = Store(3), 1.0
@@ -136,13 +121,6 @@ def test_own_observations_count_once_read_back() -> None:
     assert list(published(health, store, 1.0 + EPOCH_S, health_snapshot({})).models) == [MODEL]
 
 
-def test_late_observations_count_in_the_current_epoch() -> None:
-    row = added(MODEL, None, Learned(START, bad=1.0))
-    row = added(MODEL, row, Learned(START + EPOCH_S, bad=1.0))
-    late = added(MODEL, row, Learned(START, bad=1.0))
-    assert (late.epoch, late.settled, round(late.pending.bad)) == (row.epoch, row.settled, 2)
-
-
 def test_faded_knowledge_leaves_the_snapshot() -> None:
     health, store, board = SharedHealth(POOL), Store(0), health_snapshot({})
     store.row = added(MODEL, None, Learned(START, bad=1.0))
@@ -154,12 +132,6 @@ def test_faded_knowledge_leaves_the_snapshot() -> None:
     assert board == health_snapshot({})
 
 
-def test_a_model_of_another_catalogue_is_ignored() -> None:
-    health = SharedHealth(POOL)
-    health.know([added("x/unknown", None, Learned(START, bad=1.0))], epoch_at(START) + 1)
-    assert health.publish(0.0, {}) == {}
-
-
 @given(st.builds(ModelHealth, stability=st.integers(0, 1000), output_p90=st.none() | st.integers(0, 10**6)))
 def test_figures_are_rounded_to_their_steps(figures: ModelHealth) -> None:
     rounded = in_steps(figures)
@@ -169,12 +141,3 @@ def test_figures_are_rounded_to_their_steps(figures: ModelHealth) -> None:
         error = abs(rounded.output_p90 - figures.output_p90)
         assert error <= 0.045 * figures.output_p90 + 0.5  # half a step, and to a whole number
     assert (rounded.output_p90 is None) == (figures.output_p90 is None)
-
-
-def test_adding_is_commutative_and_nothing_is_neutral() -> None:
-    one = Learned(START, good=2.0, first={3: 1.0}, whole={1: 2.0})
-    other = Learned(START + HALF_LIFE_S, bad=1.0, first={3: 1.0, 4: 1.0})
-    both = add_learned(one, other)
-    assert both == add_learned(other, one)
-    assert (both.at, both.good, both.bad, both.first, both.whole) == (other.at, 1.0, 1.0, {3: 1.5, 4: 1.0}, {1: 1.0})
-    assert add_learned(one, Learned(START)) == one

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from routewright import ExecutionLimits, Settings, ValidationFailed
+from routewright import ExecutionLimits, ValidationFailed
 from routewright._core.attempts.timeouts import Pace
 from tests.tables import table
 
@@ -35,16 +35,6 @@ def test_a_stream_at_exactly_the_share_is_fast_enough(characters: int, slow: boo
     assert pace((characters - 1, 29.0), (1, 1.0)).is_slow is slow
 
 
-def test_the_usual_speed_is_the_models_own() -> None:
-    dribble = [(10, 1.0)] * 30
-    assert pace(*dribble).is_slow
-    assert not pace(*dribble, us_per_token=250_000).is_slow
-
-
-def test_a_speed_of_zero_does_not_divide_by_zero() -> None:
-    assert pace((1, 30.0), us_per_token=0).is_slow
-
-
 def test_the_time_to_the_first_content_does_not_count() -> None:
     slow_start = Pace(LIMITS, US_PER_TOKEN)
     slow_start.chunk(0, 9.0)
@@ -55,15 +45,6 @@ def test_the_time_to_the_first_content_does_not_count() -> None:
 def test_reasoning_between_content_does_not_count_as_slow() -> None:
     thinking = [(0, 1.0)] * 60
     assert not pace((300, 1.0), *thinking, (300, 1.0), *thinking, (1, 1.0)).is_slow
-
-
-def test_keepalives_do_not_hide_a_trickle() -> None:
-    assert pace(*[(1, 5.0), (0, 5.0)] * 6).is_slow
-    assert pace(*[(1, 5.0), (0, 0.0)] * 6).is_slow, "some send their usage with every chunk"
-
-
-def test_a_burst_within_the_period_makes_up_for_a_slow_start() -> None:
-    assert not pace((1, 10.0), (1, 10.0), (5_000, 10.0)).is_slow
 
 
 def test_each_period_is_judged_alone() -> None:
@@ -97,8 +78,3 @@ def test_a_limit_is_a_finite_number_of_at_least_nothing(value: Any) -> None:
 def test_a_circuit_opens_after_a_whole_number_of_faults(value: Any) -> None:
     with pytest.raises(ValidationFailed, match=r"ExecutionLimits\.open_after: is .*; use a whole number"):
         ExecutionLimits(open_after=value)
-
-
-def test_settings_take_limits_and_nothing_else_for_execution() -> None:
-    with pytest.raises(ValidationFailed, match=r"Settings\.execution: is 10; pass ExecutionLimits\(\.\.\.\)"):
-        Settings(execution=10)  # type: ignore[arg-type]

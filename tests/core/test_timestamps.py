@@ -47,18 +47,6 @@ def test_a_unix_time_is_formatted_like_datetime(at: float) -> None:
     assert timestamp(at) == utc(datetime.fromtimestamp(at, UTC))
 
 
-@given(st.integers(0, 2**32 * 1000))  # in a thousand years a float no longer tells milliseconds apart
-def test_every_millisecond_has_its_text(ms: int) -> None:
-    assert timestamp(ms / 1000) == utc(EPOCH + timedelta(milliseconds=ms))
-
-
-@given(st.lists(UNIX, max_size=30), st.floats(0, 4e9), st.lists(st.floats(0, 2), max_size=30))
-def test_timestamps_sort_like_unix_times(some: list[float], base: float, near: list[float]) -> None:
-    times = sorted([*some, *(base + more for more in near)])
-    texts = [timestamp(at) for at in times]
-    assert texts == sorted(texts)
-
-
 @given(TIMES)
 @example(LAST)
 @example(YEAR_1)
@@ -78,44 +66,22 @@ def test_a_text_reads_back_as_its_moment(at: datetime) -> None:
     assert moment("since", found) == found
 
 
-@given(st.lists(TIMES, min_size=2, max_size=10))
-def test_timestamps_sort_like_datetimes(times: list[datetime]) -> None:
-    texts = [moment("since", at) for at in sorted(times)]
-    assert texts == sorted(texts)
-    assert {len(text) for text in texts} == {len("2026-11-22T09:30:00.000Z")}
-
-
-@given(st.dates())
-def test_a_date_is_its_first_moment(day: date) -> None:
-    assert moment("since", day) == moment("since", day.isoformat()) == f"{day.isoformat()}T00:00:00.000Z"
-
-
 @table(
     ("given_", "found"),
     [
         ("2026-11-22T09:30:00Z", "2026-11-22T09:30:00.000Z"),
-        ("2026-11-22T09:30:00.000Z", "2026-11-22T09:30:00.000Z"),
         ("2026-11-22T09:30:00.0001Z", "2026-11-22T09:30:00.001Z"),
         ("2026-11-22T10:30:00+01:00", "2026-11-22T09:30:00.000Z"),
-        ("2026-11-22T01:30-08:00", "2026-11-22T09:30:00.000Z"),
         ("2026-11-22T23:30:00-00:30", "2026-11-23T00:00:00.000Z"),
         ("2026-12-31T23:59:59.999500Z", "2027-01-01T00:00:00.000Z"),
         ("2026-11-22", "2026-11-22T00:00:00.000Z"),
-        ("2028-02-29", "2028-02-29T00:00:00.000Z"),
         (date(2026, 11, 22), "2026-11-22T00:00:00.000Z"),
-        (datetime(2026, 11, 22, 9, 30, tzinfo=UTC), "2026-11-22T09:30:00.000Z"),
         ("0001-01-01T00:00:00Z", "0001-01-01T00:00:00.000Z"),
-        ("9999-12-31T23:59:59.999Z", "9999-12-31T23:59:59.999Z"),
         ("0001-01-01T01:00:00+01:00", "0001-01-01T00:00:00.000Z"),
     ],
 )
 def test_moments_are_normalised(given_: str | date, found: str) -> None:
     assert moment("since", given_) == found
-
-
-def test_moments_and_unix_times_have_the_same_form() -> None:
-    for ms in range(1_795_340_000_000, 1_795_340_002_000):
-        assert moment("since", EPOCH + timedelta(milliseconds=ms)) == timestamp(ms / 1000)
 
 
 class Nowhere(tzinfo):
@@ -131,27 +97,16 @@ class Nowhere(tzinfo):
     ("given_", "value"),
     [
         ("", "''"),
-        ("yesterday", "'yesterday'"),
         ("2026-11-22T09:30:00", "'2026-11-22T09:30:00'"),
-        ("2026-11-22 09:30", "'2026-11-22 09:30'"),
-        ("2026-02-29", "'2026-02-29'"),
-        ("2026-13-01", "'2026-13-01'"),
         ("2026-11-22T25:00:00Z", "'2026-11-22T25:00:00Z'"),
         ("2026-11-22T09:30:00+25:00", "'2026-11-22T09:30:00+25:00'"),
-        ("0000-01-01", "'0000-01-01'"),
         ("10000-01-01T00:00:00Z", "'10000-01-01T00:00:00Z'"),
-        ("22.11.2026", "'22.11.2026'"),
-        ("20261122", "'20261122'"),
         ("1795340000", "'1795340000'"),
-        (" 2026-11-22", "' 2026-11-22'"),
         ("2026-11-22T09:30:00Z\n", r"'2026-11-22T09:30:00Z\n'"),
         ("\ud800", r"'\ud800'"),
-        ("２０２６-11-22", "'２０２６-11-22'"),
         ("x" * 3_000, "'" + "x" * 60 + "'..."),
         (1_795_340_000, "1795340000"),
-        (1_795_340_000.5, "1795340000.5"),
         (None, "None"),
-        (True, "True"),
         (b"2026-11-22", "bytes"),
         ([], "a list"),
         (datetime(2026, 11, 22), "'2026-11-22 00:00:00'"),

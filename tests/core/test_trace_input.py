@@ -77,22 +77,14 @@ def cache_span(**given_: Any) -> Span:
     ("path", "trace"),
     [
         ("trace.cost_range_usd[1]", make_trace(1, cost_range_usd=(0.0, nan))),
-        ("trace.tokens.cached", make_trace(1, tokens=Tokens(1, 2, -3))),
         ("trace.decision_input.budget_nanos", make_trace(1, decision_input=msgspec.structs.replace(
             make_trace(1).decision_input, budget_nanos=10**400))),  # type: ignore[type-var]
         ("trace.spans[0].saved_usd", make_trace(1, spans=[cache_span(saved_usd=nan)])),
-        ("trace.spans[0].saved_usd", make_trace(1, spans=[cache_span(saved_usd=1e7)])),
         ("trace.spans[0].age_s", make_trace(1, spans=[cache_span(age_s=inf)])),
-        ("trace.spans[0].age_s", make_trace(1, spans=[cache_span(age_s=1e10)])),
         ("trace.spans[0].similarity", make_trace(1, spans=[cache_span(similarity=nan)])),
         ("trace.spans[1].cost_usd", make_trace(1, spans=[decision_span(), model_span("a/one", cost_usd=-0.1)])),
-        ("trace.spans[0].cost_range_usd[0]", make_trace(1, spans=[model_span("a/one", cost_range_usd=(-1.0, 1.0))])),
         ("trace.spans[0].tokens.output", make_trace(1, spans=[model_span("a/one", tokens=Tokens(1, 10**13))])),
-        ("trace.spans[0].latency_ms", make_trace(1, spans=[model_span("a/one", latency_ms=inf)])),
-        ("trace.spans[0].ttft_ms", make_trace(1, spans=[model_span("a/one", ttft_ms=-1.0)])),
-        ("trace.spans[0].start_ms", make_trace(1, spans=[model_span("a/one", start_ms=nan)])),
         ("trace.spans[0].duration_ms", make_trace(1, spans=[model_span("a/one", duration_ms=1e13)])),
-        ("trace.spans[0].attempt", make_trace(1, spans=[model_span("a/one", attempt=10**400)])),
         ("trace.error", make_trace(1, error="\ud800")),
         ("trace.spans[0].finish_reason", make_trace(1, spans=[model_span("a/one", finish_reason="\ud800")])),
     ],
@@ -101,12 +93,6 @@ def test_a_trace_that_cannot_be_stored_is_refused_with_the_path(path: str, trace
     with pytest.raises(ValidationFailed) as refused:
         check_trace(trace)
     assert [problem.path for problem in refused.value.problems] == [path]
-
-
-def test_at_most_twenty_problems_are_listed() -> None:
-    with pytest.raises(ValidationFailed) as refused:
-        check_trace(make_trace(1, spans=[cache_span(saved_usd=nan)] * 100))
-    assert len(refused.value.problems) == 20
 
 
 def test_the_largest_accepted_amounts_are_counted_exactly() -> None:

@@ -15,7 +15,7 @@ from routewright._core.accounts.wait_queue import MOST_TRIED, WaitQueue
 from routewright._core.idempotency import scope_of
 from routewright.errors import RateLimited
 from routewright.wire import Ask, Caller, Grant, Replay, Short
-from tests.contracts.storage.samples import MONTH, RUN, make_ask, make_row
+from tests.contracts.storage.samples import MONTH, make_ask
 from tests.tables import table
 
 from .account_state import Ledger, one
@@ -97,18 +97,6 @@ def test_a_failing_try_loses_no_waiting_call() -> None:
     assert queue.again() == ["b", "c"]
 
 
-def test_a_waiting_call_is_not_tried_until_something_is_freed() -> None:
-    queue = Queue(monthly_nanos=500)
-    queue.ask("month", 450)
-    queue.ask("a", 100)
-    for number in range(100):
-        queue.ledger.hold(f"c{number}", 0)
-        queue.ledger.release(f"c{number}")
-        assert queue.again() == []
-    assert "a" not in queue.tried
-    assert queue.ledger.state.queued == {("acme", MONTH): 1}
-
-
 def test_the_tries_of_one_retry_are_bounded() -> None:
     queue = Queue()
     queue.ask("first", 1_000)
@@ -118,16 +106,6 @@ def test_the_tries_of_one_retry_are_bounded() -> None:
     for _ in range(3):
         assert len(queue.again()) == MOST_TRIED
     assert (queue.again(), queue.ledger.state.freed) == ([], {})
-
-
-def test_a_call_waits_for_two_purses_one_after_the_other() -> None:
-    queue = Queue(monthly_nanos=900)
-    queue.ask("run", 800, run=RUN)
-    queue.ask("other", 100)
-    assert isinstance(queue.ask("a", 300, run=RUN), Wait)
-    assert [*queue.ledger.state.queued] == [("acme", MONTH)], "it has the least left"
-    queue.ledger.settle("run", make_row("run", charge=0, cost=650))
-    assert queue.again() == ["a"]
 
 
 @table("order", [("a", "b"), ("b", "a")])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from math import log2
 from random import Random
 from typing import Any, NamedTuple
@@ -24,8 +23,7 @@ from routewright._core.attempts.statistics import (
 )
 from routewright._core.routing.decision import decision_of, explain
 from routewright._core.routing.logarithms import MOST_STEPS, RATIOS, scale
-from routewright._core.routing.scoring import WEIGHTS, Ranking, RequestClass
-from routewright.wire import Model, ModelHealth, Pricing, Usage
+from routewright.wire import Model, Pricing, Usage
 
 from .boards import random_input
 from .pools import board
@@ -66,19 +64,6 @@ def learn(work: Workloads, count: int = 1, *, now: float = 0.0, **given: Any) ->
     for _ in range(count):
         factors = answered(work, 0, now, entry(**given))
     return factors
-
-
-def test_one_answer_moves_a_workload_two_thirds_of_the_way() -> None:
-    work = Workloads()
-    assert learn(work, length=0.25).length == pytest.approx(2 ** (-4 / 3))
-    assert learn(work, 99, length=0.25).length == pytest.approx(0.25, rel=0.1)
-    assert work.steps[ACME] in ((-7, 0), (-8, 0))
-
-
-def test_with_one_model_lengths_go_to_the_workload_and_times_to_the_model() -> None:
-    factors = learn(Workloads(), 2_000, length=4.0, time=4.0)
-    assert factors.length > 3.3
-    assert factors.time < 2.0
 
 
 def test_a_slowdown_is_attributed_to_the_model_at_once() -> None:
@@ -141,15 +126,6 @@ def test_observations_fade_when_the_workload_changes() -> None:
     assert learn(work, 5, now=2_000 * WORK_HALF_LIFE_S, length=0.5).length == pytest.approx(0.55, abs=0.06)
 
 
-def test_steps_stay_while_the_estimate_is_near() -> None:
-    chance, work, published = Random(3), Workloads(), []
-    for _ in range(400):
-        learn(work, length=2 * chance.lognormvariate(0.0, 0.5))
-        published.append(work.steps.get(ACME))
-    assert sum(one != other for one, other in pairwise(published)) < 12
-    assert len({*published[100:]}) <= 2
-
-
 def test_steps_are_bounded_and_a_usual_workload_has_none() -> None:
     work = Workloads()
     learn(work, 500, length=1_000.0, time=1 / 1_000)
@@ -162,14 +138,6 @@ def test_steps_are_bounded_and_a_usual_workload_has_none() -> None:
 def test_a_cut_answer_teaches_no_length() -> None:
     assert Workloads().record_answers(0, 0.0, [entry(length=8.0, tells=False)], POOL)[0] == 0.0
     assert Workloads().record_answers(0, 0.0, [entry(whose=None, length=8.0)], POOL) == (0.0, 0.0)
-
-
-def test_workloads_are_independent() -> None:
-    work = Workloads()
-    learn(work, 50, length=0.1)
-    other = answered(work, 1, 0.0, entry(1, ("else", "production", None)))
-    assert other == pytest.approx((1.0, 1.0), rel=1e-5)
-    assert [*work.steps] == [ACME]
 
 
 def test_the_least_recently_used_workload_is_dropped() -> None:
@@ -206,17 +174,6 @@ def test_scaling_keeps_the_order_and_no_step_keeps_the_number(numbers: list[int]
     assert [scale(number, 0) for number in numbers] == numbers
     assert RATIOS[4] == 2_048
     assert RATIOS[-8] == 256
-
-
-def test_a_common_length_factor_keeps_the_order() -> None:
-    chance = Random(11)
-    seen = {name: ModelHealth(output_tokens=chance.randint(20, 9_000)) for name in IDS}
-    forecast = board(MODELS, seen).forecast
-    places = []
-    for step in range(-MOST_STEPS, MOST_STEPS + 1):
-        ranking = Ranking(RequestClass(WEIGHTS["balanced"]["cost"], 40, None, (step, 0)))
-        places.append([key[-1] for key in sorted(ranking.key(forecast, row) for row in range(3))])
-    assert places == [places[0]] * len(places)
 
 
 def test_a_decision_uses_its_workloads_figures_but_not_for_budgets() -> None:

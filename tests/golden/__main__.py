@@ -1,4 +1,4 @@
-"""The golden outcomes at the command line: ``python -m tests.golden record | diff | show SEED | coverage``."""
+"""The golden outcomes at the command line: ``python -m tests.golden record | diff | show SEED``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from .scripts import COUNT, is_still, script_of
 USAGE = """\
 python -m tests.golden diff         which outcomes changed since they were recorded, and where
 python -m tests.golden show SEED    one script and its whole outcome, now
-python -m tests.golden coverage     how many scripts exercise what
 python -m tests.golden record       record all outcomes anew; say why in tests/data/golden/CHANGES.md
 """
 
@@ -30,8 +29,6 @@ def main(arguments: list[str]) -> int:
         case ["show", seed]:
             shown = {"script": script_of(int(seed)), "outcome": recordings.outcome_of(int(seed))}
             print(json.dumps(shown, indent=1))
-        case ["coverage"]:
-            print("".join(f"{count:6} {name}\n" for name, count in recordings.coverage().items()), end="")
         case _:
             print(USAGE, end="")
             return 2

@@ -1,4 +1,4 @@
-"""An outcome in the one form in which it is compared: ids by their order, figures rounded; and what it shows."""
+"""An outcome in the one form in which it is compared: ids by their order, figures rounded."""
 
 from __future__ import annotations
 
@@ -143,54 +143,3 @@ def differences(before: Any, now: Any, path: str = "") -> Iterator[tuple[str, st
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 160 else f"{text[:160]}..."
-
-
-def shown_by(script: Data, outcome: Outcome) -> set[str]:
-    """What of the engine a script exercised, in words that are counted."""
-    found = {f"family: {script['family']}"} | {f"door: {each['door']}" for each in script["calls"]}
-    for trace in outcome["traces"]:
-        found |= _shown_by_trace(trace)
-    for call in outcome["calls"]:
-        found |= _shown_by_call(call)
-    found |= {f"event: {each['type']}" for each in outcome["events"]}
-    found |= {f"model status: {each}" for each in outcome["status"].values()}
-    for provider in script["providers"]:
-        found |= {
-            f"cell: {name}" for name in provider.get("faults", ())[: len(outcome["asked"].get(provider["name"], ()))]
-        }
-    return found
-
-
-def _shown_by_trace(trace: Data) -> set[str]:
-    found = {f"trace: {trace['status']}"}
-    tried: list[str] = []
-    for span in trace["spans"]:
-        match span["type"]:
-            case "model":
-                found |= {f"fault: {span['error']}"} if span["error"] else set()
-                found |= {name for name in ("hedge", "repair", "probe") if span[name]}
-                found |= {"retry"} if tried[-1:] == [span["model"]] and not span["repair"] else set()
-                found |= {"budget finish"} if span["finish_reason"] == "budget" else set()
-                tried.append(span["model"])
-            case "fallback":
-                found |= {f"fallback: {span['reason']}"}
-            case "guardrail":
-                found |= {f"guardrail: {span['stage']} {span['action']}"}
-            case "decision":
-                found |= {f"rejected: {reason}" for reason in span["rejected"]}
-    return found
-
-
-def _shown_by_call(call: Data) -> set[str]:
-    found: set[str] = {name for name in ("cancelled", "stopped") if name in call}
-    error = call.get("error")
-    found |= {f"code: {error['code']}"} if error else {"answered"} if "answer" in call else set()
-    found |= {"replay"} if call.get("answer", {}).get("replayed") else set()
-    found |= {"text with error"} if error and call.get("pieces") else set()
-    found |= {"data of a type"} if call.get("answer", {}).get("data") is not None else set()
-    found |= {"steps wait"} if any(step[0] == "wait" for step in call.get("steps", ())) else set()
-    restarts = [each["data"]["restart"] for each in call.get("events", ()) if each["event"] == "route.fallback"]
-    found |= {"stream restart"} if any(restarts) else set()
-    found |= {"stream fallback without restart"} if not all(restarts) else set()
-    found |= {"finish: " + call["answer"]["response"].get("finish_reason", "none")} if "answer" in call else set()
-    return found

@@ -1,20 +1,19 @@
-"""The recorded outcomes: what of each script has to stay equal, a digest of that, and what all scripts exercise."""
+"""The recorded outcomes: what of each script has to stay equal, and a digest of that."""
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections import Counter
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from .outcome import differences, digest_of, normal, reduced, shown_by, text_of
+from .outcome import differences, digest_of, normal, reduced, text_of
 from .playback import Outcome, play
 from .scripts import COUNT, is_still, script_of
 
 FOLDER = Path(__file__).parents[1] / "data" / "golden"
-DIGESTS, OUTCOMES, COVERAGE = FOLDER / "digests.txt", FOLDER / "outcomes.json.gz", FOLDER / "coverage.json"
+DIGESTS, OUTCOMES = FOLDER / "digests.txt", FOLDER / "outcomes.json.gz"
 
 
 def outcome_of(seed: int) -> Outcome:
@@ -41,24 +40,12 @@ def kept() -> dict[int, Outcome]:
     return {int(seed): outcome for seed, outcome in found.items()}
 
 
-@cache
-def coverage() -> dict[str, int]:
-    """How many scripts exercised what, when they were recorded."""
-    found: dict[str, int] = json.loads(COVERAGE.read_text())
-    return found
-
-
 def record() -> None:
     """Play all scripts and write down what came of them."""
-    recorded, counts = dict[int, Outcome](), Counter[str]()
-    for seed in range(COUNT):
-        outcome = outcome_of(seed)
-        recorded[seed] = compared(seed, outcome)
-        counts.update(shown_by(script_of(seed), outcome))
+    recorded = {seed: compared(seed, outcome_of(seed)) for seed in range(COUNT)}
     FOLDER.mkdir(parents=True, exist_ok=True)
     DIGESTS.write_text("".join(f"{seed} {digest_of(outcome)}\n" for seed, outcome in recorded.items()))
     OUTCOMES.write_bytes(gzip.compress(b"{" + b",".join(_lines(recorded)) + b"}", mtime=0))
-    COVERAGE.write_text(json.dumps(dict(sorted(counts.items())), indent=1) + "\n")
 
 
 def _lines(recorded: dict[int, Outcome]) -> Iterable[bytes]:
