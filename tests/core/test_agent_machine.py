@@ -152,6 +152,14 @@ def test_a_resumed_run_takes_results_and_runs_approved_calls() -> None:
     assert [(step.tool, step.start_ms) for step in again.state.steps] == [(None, 0.0), ("ask_user", 7.0), ("pay", 8.0)]
 
 
+def test_a_run_continues_from_its_checkpoint() -> None:
+    run = AgentRun(state(), 9, escalates=False)
+    run.record_answer(response("", "add"), 0.0, 1.0, 1)
+    again = AgentRun(run.state, 9, escalates=False)
+    assert again.next() == run.next()
+    assert isinstance(again.next(), RunTools)
+
+
 def test_the_oldest_messages_are_cut_first_and_never_the_task() -> None:
     messages = [Message("system", "s"), Message("user", "the task")]
     for number in range(30):

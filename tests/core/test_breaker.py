@@ -206,6 +206,21 @@ def test_a_probe_whose_credential_is_refused_is_over() -> None:
     assert both.due(A_ONE) == 20.5, "once the credential may be asked, the model may"
 
 
+def test_a_successful_probe_admits_all_models_of_the_credential() -> None:
+    both = circuits()
+    both.record_fault(A_TWO, 0.0, probe=False, credential=True)
+    assert both.admits(A_ONE, 10.0)
+    assert both.record_success(A_ONE, 10.5, probe=True)
+    assert both.tripped == frozenset()
+
+
+def test_a_probed_model_stays_tripped_when_another_circuit_moves() -> None:
+    both = break_model(circuits(), A_ONE)
+    assert both.admits(A_ONE, 10.0)
+    break_model(both, B_ONE, now=10.5)
+    assert both.tripped == {A_ONE, B_ONE}
+
+
 def test_a_late_credential_refusal_starts_no_second_probe() -> None:
     both = break_model(circuits(), A_ONE)
     assert both.admits(A_ONE, 10.0)

@@ -39,6 +39,12 @@ def test_a_key_is_derived_by_hkdf_with_salt_and_purpose(root: bytes, purpose: st
     assert derive(root, purpose) == hkdf(root, b"routewright", purpose.encode(), 32)
 
 
+def test_derived_keys_never_change() -> None:
+    assert derive(b"correct horse battery staple", "cursor").hex() == (
+        "384c21d3f3baa3da59109be84762e8deba8c1c32b7962bbc07a802120bbf7587"
+    )
+
+
 @given(st.lists(st.tuples(ROOTS, PURPOSES), min_size=2, max_size=8, unique=True))
 def test_each_purpose_and_root_has_its_own_key_of_32_bytes(asked: list[tuple[bytes, str]]) -> None:
     keys = {derive(root, purpose) for root, purpose in asked}

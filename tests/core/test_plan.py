@@ -18,7 +18,7 @@ from routewright._core.routing.budget import Room, own_room
 from routewright._core.routing.choice import covers
 from routewright._core.routing.constraints import CountTokens
 from routewright._core.routing.decide import decide, find_passed, find_plan
-from routewright._core.routing.decision import Decision
+from routewright._core.routing.decision import Decision, decision_of
 from routewright._core.routing.logarithms import log2_step, log2_steps, size_class
 from routewright._core.routing.order import OwnOrder
 from routewright._core.routing.plan import Plan
@@ -316,6 +316,29 @@ def test_a_plan_also_watches_the_walk_for_a_second_provider(cap: int | None, ful
                 assert leg_fields(now) == leg_fields(decide(given, recompiled(board)))
                 kept += now is before
     assert kept > 20
+
+
+def test_a_low_ranked_model_that_loses_room_is_counted_as_rejected(full: bool) -> None:
+    shown = 0
+    for seed in range(200 if full else 20):
+        _, board, given = world(seed)
+        plan = shared_plan(board, given)
+        roomy = replace(given, tokens=TokenBounds(1, plan.max_high, given.tokens.estimate))
+        behind = [key[-1] for key in board.order(given).keys[plan.walked + 1 :]]
+        for row in behind:
+            window = board.pool.window[row]
+            if window - window // 2 >= plan.max_high:
+                continue
+            figures = ModelHealth(stability=300, output_tokens=window)
+            later = board.with_health(health_snapshot({board.pool.ids[row]: figures}), {row: figures})
+            now = find_plan(later, "class", lambda given=given: given)  # type: ignore[misc]
+            assert now is not None
+            if not covers(now, roomy.tokens, roomy.timeout_ms):
+                shown += 1
+            else:
+                assert now.counts == decision_of(roomy, recompiled(later)).rejected_counts
+            break
+    assert shown > 3
 
 
 def test_any_circuit_change_renews_a_plan() -> None:

@@ -110,6 +110,18 @@ def test_an_unreadable_account_is_not_charged(monkeypatch: pytest.MonkeyPatch) -
     assert charge(ledger, "c", 300) == []
 
 
+def test_an_unreadable_account_keeps_its_expired_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = lost()
+    ledger.change()
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger.paper, "account", Mock(side_effect=StorageCorrupt("damaged")))
+        with pytest.raises(StorageCorrupt):
+            charge(ledger, "lost", 300)
+    assert ledger.kinds() == ["expired"]
+    charge(ledger, "lost", 300)
+    assert ledger.kinds() == ["attempt"]
+
+
 @given(
     limits=st.lists(st.integers(1, 3_000), min_size=1, max_size=8),
     charges=st.lists(st.integers(0, 900), min_size=1, max_size=20),

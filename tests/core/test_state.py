@@ -76,6 +76,15 @@ def test_a_new_call_queues_behind_waiting_ones_and_learns_the_limit() -> None:
     ledger.hold("free", 0)
 
 
+def test_a_running_call_does_not_queue_behind_waiting_ones() -> None:
+    ledger = full()
+    ledger.hold("c", 10)
+    ledger.hold("reserves nothing")
+    ledger.state.queued["acme", MONTH] = 1
+    ledger.hold("c", 20)
+    ledger.hold("reserves nothing", 20)
+
+
 def test_freed_money_is_noted_only_if_a_call_waits() -> None:
     ledger = full()
     ledger.hold("c", 10)
@@ -253,6 +262,15 @@ def test_idle_names_leave_memory(full: bool) -> None:
             assert (state.holds, state.claims.running) == ({}, {})
     assert max(sizes) <= 5 * 160
     assert (ledger.state.owners, ledger.state.heard) == ({}, {})
+
+
+def test_refusals_change_nothing() -> None:
+    ledger = Ledger(limits=RateLimits(requests_per_min=0))
+    for number in range(1_000):
+        with pytest.raises(RateLimited):
+            ledger.ask(f"c{number}", claim=one())
+    assert (ledger.state.holds, ledger.state.claims.running, ledger.state.owners) == ({}, {}, {})
+    assert len(ledger.state.windows) == 1
 
 
 # A batch
