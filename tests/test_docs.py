@@ -23,7 +23,11 @@ from tests.tables import table
 
 PAGES = [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in pages()]
 
-_LINK = re.compile(r"\[[^\]]*\]\((?!https?://|mailto:)([^)\s]*)\)")
+_HERE = re.compile(
+    r"https://(?:github\.com/routewright/routewright/(?:blob|tree)/main|raw\.githubusercontent\.com/routewright/routewright/main)/"
+)
+"""Links to the project itself, as the front page has them, so that they work on an index page, too."""
+_LINK = re.compile(r"\[[^\]]*\](?:\(|: )(?!https?://|mailto:)([^)\s]+)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)")
@@ -43,7 +47,8 @@ def test_generated_parts_are_what_the_code_says(page: Path) -> None:
 
 @table("page", PAGES)
 def test_every_link_leads_somewhere(page: Path) -> None:
-    for link in _LINK.findall(_CODE.sub("", _FENCED.sub("", page.read_text("utf-8")))):
+    up = "../" * len(page.relative_to(ROOT).parent.parts)
+    for link in _LINK.findall(_HERE.sub(up or "./", _CODE.sub("", _FENCED.sub("", page.read_text("utf-8"))))):
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
         assert target.exists(), f"{link} leads nowhere"
@@ -94,11 +99,31 @@ def test_every_picture_is_on_a_page_with_a_text_and_small() -> None:
     used = {
         name: text
         for page in pages()
-        for text, name in re.findall(r"!\[([^\]]*)\]\((?:\.\./)?images/([^)]+)\)", page.read_text("utf-8"))
+        for text, name in re.findall(r"!\[([^\]]*)\]\((?:\.\./)?images/([^)]+)\)", inline(page.read_text("utf-8")))
     }
-    assert used.keys() == images.keys() == {f"{name}.png" for name in SHOTS}, "run python -m tests.browser.screenshots"
+    taken = {f"{name}.png" for name in (*SHOTS, "explain")}
+    assert used.keys() == images.keys() == taken, "run python -m tests.browser.screenshots"
     assert all(used.values())
     assert max(images.values()) <= MOST_BYTES
+
+
+def inline(text: str) -> str:
+    """A page with the addresses of its references in place of their names."""
+    targets = dict(re.findall(r"^\[([^\]]+)\]: \S*?docs/(\S+)$", text, re.MULTILINE))
+    return re.sub(r"\]\[([^\]]+)\]", lambda name: f"]({targets[name[1]]})", text) if targets else text
+
+
+def test_the_front_page_links_to_the_index_page_of_a_package() -> None:
+    """Relative links would lead nowhere there."""
+    assert not [link for link in _LINK.findall((ROOT / "README.md").read_text("utf-8")) if not link.startswith("#")]
+
+
+def test_the_program_of_the_front_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    text = next(
+        block.text for block in blocks((ROOT / "README.md").read_text("utf-8")) if "import asyncio" in block.text
+    )
+    exec(text.replace("Router()", "Router.sandbox()"), {})
+    assert "runner-up" in capsys.readouterr().out
 
 
 def test_the_index_links_to_every_page() -> None:

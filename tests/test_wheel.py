@@ -126,7 +126,7 @@ def test_a_wheel_runs_the_lines_of_the_readme(wheel: Path, minor: int, tmp_path:
     texts = [block.text for block in blocks((ROOT / "README.md").read_text("utf-8"))]
     [command] = (text for text in texts if " route --sandbox" in text and "pip install" in text)
     run("sh", "-c", f"cd '{tmp_path}' && '{programs}'/{command.rpartition('.venv/bin/')[2]}")
-    [program] = (text for text in texts if "Router.sandbox()" in text and "import" in text)
+    program = next(text for text in texts if "async with Router()" in text).replace("Router()", "Router.sandbox()")
     assert "canned answer" in run(programs / "python", "-W", "error", "-I", "-c", program)
 
 

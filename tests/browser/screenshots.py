@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import struct
+import sys
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Callable
+from io import StringIO
+from math import ceil
 from pathlib import Path
+from subprocess import PIPE, STDOUT, run
 from typing import Literal, NamedTuple
 
 import numpy as np
 from playwright.sync_api import Browser, Page, expect
+from rich.console import Console
+from rich.text import Text
 
 from routewright.ui import Operator, create_ui
 from tests.server.uvicorn_server import served
@@ -83,11 +90,36 @@ def shoot(browser: Browser, folder: Path) -> None:
             expect(page.locator("main").locator(".loading, progress:not([value])")).to_have_count(0)
             shot.act(page)
             next_frame(page)
-            (folder / f"{name}.png").write_bytes(packed(page, shot))
+            (folder / f"{name}.png").write_bytes(packed(page, shot.width, shot.height))
         context.close()
 
 
-def packed(page: Page, shot: Shot) -> bytes:
+COMMAND = ["route", "--sandbox", "--explain", "--trace", "--goal", "quality", "--max-cost", "0.01"]
+PROMPT = "Why is the sky blue?"
+STYLE = "margin: 0; padding: 16px 20px; width: max-content; font: 14px/1.45 'DejaVu Sans Mono', monospace"
+
+
+def shoot_command(browser: Browser, folder: Path) -> None:
+    """Write the picture of a command's output, as a terminal shows it."""
+    environ = {**os.environ, "FORCE_COLOR": "1", "COLUMNS": "112"}
+    words = [sys.executable, "-m", "routewright", *COMMAND, PROMPT]
+    output = run(words, env=environ, check=True, stdout=PIPE, stderr=STDOUT, text=True).stdout
+    screen = Console(record=True, file=StringIO(), width=112, force_terminal=True)
+    screen.print(f"[bold]$ routewright {' '.join(COMMAND)} '{PROMPT}'", highlight=False)
+    screen.print(Text.from_ansi(output))
+    pre = f'<style>body {{{{ margin: 0 }}}}</style><pre style="{STYLE}">{{code}}</pre>'
+    with loop_shown(browser):
+        page = browser.new_page()
+        page.set_content(screen.export_html(inline_styles=True, code_format=pre))
+        box = page.locator("pre").bounding_box()
+        assert box is not None
+        width, height = ceil(box["width"]), ceil(box["height"])
+        page.set_viewport_size({"width": width, "height": height})
+        (folder / "explain.png").write_bytes(packed(page, width, height))
+        page.close()
+
+
+def packed(page: Page, width: int, height: int) -> bytes:
     """A picture of the page as a PNG with a palette. Colours that are not in it become the nearest one."""
     png = b64encode(page.screenshot()).decode()
     pixels = np.frombuffer(b64decode(page.evaluate(PIXELS, png)), np.uint8).reshape(-1, 4)[:, :3].astype(np.int32)
@@ -102,9 +134,9 @@ def packed(page: Page, shot: Shot) -> bytes:
         nearest = np.where(other < distance, len(chosen) - 1, nearest)
         distance = np.minimum(distance, other)
     palette = colours[chosen]
-    rows = nearest.astype(np.uint8)[places].reshape(shot.height, shot.width)
+    rows = nearest.astype(np.uint8)[places].reshape(height, width)
     lines = np.pad(rows, ((0, 0), (1, 0)))  # each begins with its filter, which is none
-    header = struct.pack(">IIBBBBB", shot.width, shot.height, 8, 3, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
     chunks = [
         (b"IHDR", header),
         (b"PLTE", palette.astype(np.uint8).tobytes()),
@@ -120,3 +152,4 @@ if __name__ == "__main__":
     IMAGES.mkdir(exist_ok=True)
     with launch() as browser:
         shoot(browser, IMAGES)
+        shoot_command(browser, IMAGES)

@@ -16,7 +16,7 @@ import routewright.ui
 from .checks import EXTREME_WIDTHS, SCHEMES, VIEW_SIZES, axe, fits, next_frame
 from .chromium import loop_hidden
 from .problems import Problems
-from .screenshots import MOST_BYTES, SHOTS, shoot
+from .screenshots import MOST_BYTES, SHOTS, shoot, shoot_command
 from .store import MALLORY, NOW, STORES, TEXTS, Store
 
 OpenUi = Callable[..., Page]
@@ -260,8 +260,9 @@ def test_times_are_in_the_zone_of_the_viewer_with_utc_beside(open_ui: OpenUi) ->
 def test_the_pictures_of_the_docs_can_be_taken(browser: Browser, tmp_path: Path) -> None:
     with loop_hidden():
         shoot(browser, tmp_path)
+        shoot_command(browser, tmp_path)
     sizes = {file.stem: file.stat().st_size for file in tmp_path.iterdir()}
-    assert sizes.keys() == SHOTS.keys()
+    assert sizes.keys() == {*SHOTS, "explain"}
     assert max(sizes.values()) <= MOST_BYTES
 
 
