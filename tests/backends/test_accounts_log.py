@@ -1,10 +1,10 @@
-"""A process's view of a shared store follows the store's log. Each rule has a planted bug that its test finds."""
+"""A process's view of a shared store follows the store's log."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,11 +14,8 @@ import pytest
 from msgspec.structs import replace
 
 from routewright._core.accounts.log import dump
-from routewright.backends.storage.sqlite import log, sync, upkeep, writer
-from routewright.backends.storage.sqlite.log import Log
-from routewright.backends.storage.sqlite.sync import Sync
-from routewright.backends.storage.sqlite.transaction import AccountTransaction
-from routewright.errors import RateLimited, RouterError, StorageCorrupt, StorageUnavailable
+from routewright.backends.storage.sqlite import log, sync, upkeep
+from routewright.errors import RouterError, StorageCorrupt, StorageUnavailable
 from routewright.wire import (
     AddCredit,
     DeleteResults,
@@ -31,7 +28,18 @@ from routewright.wire import (
     RunLimit,
     TraceById,
 )
-from tests.contracts.storage.samples import AT, AT_S, EVENT_IDS, MONTH, RUN, Draft, Till, make_row, make_trace
+from tests.contracts.storage.samples import (
+    AT,
+    AT_S,
+    EVENT_IDS,
+    MONTH,
+    RUN,
+    Draft,
+    Till,
+    make_account,
+    make_row,
+    make_trace,
+)
 
 from .shared_file import LEASE_S, Machine, Site, desk_of
 
@@ -65,7 +73,7 @@ async def spend(till: Till, call: str, nanos: int, **given: Any) -> None:
 # The rules
 
 
-async def idle_while_others_spend(site: Site) -> None:
+async def test_an_idle_process_knows_what_others_spent(site: Site) -> None:
     idle, busy = site.process(), site.process()
     await idle.open_full()
     await spend(idle, "first", 1)
@@ -75,17 +83,13 @@ async def idle_while_others_spend(site: Site) -> None:
     assert (await idle.short("more", 100)).purse.spent_nanos == 901
 
 
-async def tick_numbers_are_not_reused(site: Site) -> None:
+async def test_tick_numbers_are_not_reused(site: Site) -> None:
     first, second = site.process(), site.process()
     await first.open_full()
     for number in range(8):
         await spend((first, second)[number % 2], f"c{number}", 1)
         await site.machine.advance(1.0)
         site.look()
-
-
-async def rebooted_with_a_younger_clock(site: Site) -> None:
-    await rebooted(site, 5.0)
 
 
 async def rebooted(site: Site, up_s: float, name: str = "second") -> None:
@@ -111,7 +115,7 @@ async def rebooted(site: Site, up_s: float, name: str = "second") -> None:
     site.look()
 
 
-async def answers_wait_for_the_disk(site: Site) -> None:
+async def test_answers_wait_for_the_disk(site: Site) -> None:
     first, second = site.process(), site.process()
     await first.open_full()
     await first.admit("c", same="i")
@@ -122,7 +126,7 @@ async def answers_wait_for_the_disk(site: Site) -> None:
     assert synced, "an answer was given that a power cut could take back"
 
 
-async def syncs_use_the_current_log(site: Site) -> None:
+async def test_syncs_use_the_current_log(site: Site) -> None:
     synced: list[bool] = []
 
     def look(descriptor: int) -> None:
@@ -137,7 +141,7 @@ async def syncs_use_the_current_log(site: Site) -> None:
     assert synced == [True], "another file than the log in use was synced"
 
 
-async def refusals_use_the_current_state(site: Site) -> None:
+async def test_refusals_use_the_current_state(site: Site) -> None:
     first, second = site.process(), site.process()
     await first.open_full()
     await first.put(PutAccount(make_limited(concurrency=1)))
@@ -154,7 +158,7 @@ async def refusals_use_the_current_state(site: Site) -> None:
     await second.admit("f", 200)
 
 
-async def credit_arrives_through_the_log(site: Site) -> None:
+async def test_credit_arrives_through_the_log(site: Site) -> None:
     first, second = site.process(), site.process()
     await first.open(prepaid=True, credit=101)
     await spend(second, "b", 1)
@@ -163,7 +167,7 @@ async def credit_arrives_through_the_log(site: Site) -> None:
     await second.admit("c", 101)
 
 
-async def holds_end_only_once(site: Site) -> None:
+async def test_holds_end_only_once(site: Site) -> None:
     gone, first, second = (site.process() for _ in range(3))
     await gone.open_full()
     await gone.admit("lost", 800, key="k", run=RUN, lasts_s=LONG_S)
@@ -178,117 +182,16 @@ async def holds_end_only_once(site: Site) -> None:
         assert (await till.purses())["run:r"] == (800, 0)
 
 
-Scene = Callable[[Site], Awaitable[None]]
-SCENES: list[Scene] = [
-    idle_while_others_spend, tick_numbers_are_not_reused, rebooted_with_a_younger_clock, answers_wait_for_the_disk,
-    syncs_use_the_current_log, refusals_use_the_current_state, credit_arrives_through_the_log, holds_end_only_once,
-]  # fmt: skip
-
-
 def make_limited(**limits: Any) -> Any:
     """The account of ``open_full``, with rate limits."""
     requests = limits.pop("requests", None)
-    return make_terms(limits=RateLimits(requests_per_min=requests, **limits))
-
-
-def make_terms(**given: Any) -> Any:
-    from tests.contracts.storage.samples import make_account
-
-    return make_account(prepaid=True, monthly_nanos=1_000, **given)
-
-
-@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
-async def test_every_process_has_the_state_of_the_log(site: Site, scene: Scene) -> None:
-    await scene(site)
-
-
-# Planted faults
-
-
-def trusts_stale_state(patch: pytest.MonkeyPatch) -> None:
-    def follow(self: Log, connection: Any) -> bool:
-        if self._last_tick is None:
-            return False
-        for row in connection.execute(log._SINCE, (self._last_tick[0] + 1,)).fetchall():
-            self._fold(*row)
-        return True
-
-    patch.setattr(Log, "_fold_new", follow)
-
-
-def removes_all_rows(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(log, "_PRUNE", "DELETE FROM tick WHERE n >= 0 * ?")
-
-
-def restarts_the_log_clock_at_boot(patch: pytest.MonkeyPatch) -> None:
-    def take_clock(self: Log, connection: Any) -> list[Any]:
-        self._ahead = 0.0
-        return []
-
-    patch.setattr(Log, "_take_clock", take_clock)
-
-
-def answers_before_it_syncs(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(writer, "Replay", type("Nothing", (), {}))
-
-
-def keeps_an_old_descriptor(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Sync, "close", lambda self: None)
-    patch.setattr(Sync, "_is_current", lambda self: True)
-
-
-def refuses_from_stale_state(patch: pytest.MonkeyPatch) -> None:
-    follow = Log._fold_new
-
-    def lazy(self: Log, connection: Any) -> bool:
-        return (self._last_tick is not None and bool(self.state.holds)) or follow(self, connection)
-
-    patch.setattr(Log, "_fold_new", lazy)
-
-
-def adds_credit_outside_the_log(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(AccountTransaction, "refresh_terms", lambda self, account: None)
-
-
-def ends_holds_only_in_memory(patch: pytest.MonkeyPatch) -> None:
-    append = Log.append
-
-    def forgetful(self: Log, connection: Any, tick: Any) -> None:
-        tick.expired.clear()
-        append(self, connection, tick)
-
-    patch.setattr(Log, "append", forgetful)
-
-
-Plant = Callable[[pytest.MonkeyPatch], None]
-PLANTED: dict[Plant, tuple[Scene, str]] = {
-    trusts_stale_state: (idle_while_others_spend, "more was not refused"),
-    removes_all_rows: (tick_numbers_are_not_reused, "is of two ticks"),
-    restarts_the_log_clock_at_boot: (rebooted_with_a_younger_clock, "limited to 1 call at a time"),
-    answers_before_it_syncs: (answers_wait_for_the_disk, "a power cut could take back"),
-    keeps_an_old_descriptor: (syncs_use_the_current_log, "another file than the log in use"),
-    refuses_from_stale_state: (refusals_use_the_current_state, "limited to 1 call at a time"),
-    adds_credit_outside_the_log: (credit_arrives_through_the_log, "c was not admitted"),
-    ends_holds_only_in_memory: (holds_end_only_once, "a hold ended twice"),
-}
-"""The scene that finds each fault, and what fails there. The ninth, a grant that is lost when its caller leaves, is in
-test_accounts_faults."""
-
-
-@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
-async def test_a_planted_bug_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant) -> None:
-    monkeypatch.setattr(log, "FOLD_S", 0.0)
-    monkeypatch.setattr(log, "SHARE", 0)
-    plant(monkeypatch)
-    scene, claim = PLANTED[plant]
-    with pytest.raises((AssertionError, RateLimited), match=claim):
-        await scene(Site(tmp_path / "traces.db", monkeypatch))
+    return make_account(prepaid=True, monthly_nanos=1_000, limits=RateLimits(requests_per_min=requests, **limits))
 
 
 # Starts of the machine, clocks, restored files
 
 
-@pytest.mark.parametrize("up_s", [0.0, 999.0, 1_000.5, 5_000.0, 1e7])
+@pytest.mark.parametrize("up_s", [0.0, 5.0, 1_000.5, 1e7])
 async def test_a_reboot_ends_all_holds_whatever_the_clock_says(site: Site, up_s: float) -> None:
     await rebooted(site, up_s)
 

@@ -87,9 +87,8 @@ class Log:
         # missed ticks that others have pruned since, and a restored backup has ticks of the same numbers with other
         # contents. Either way the state would look current and admit what is already spent. So the query includes the
         # last seen tick: if it is there with its owner and time, nothing between it and the next rows is missing. Else
-        # `_fold_all` starts again. `test_a_planted_bug_is_found` removes this proof and sees a refusal missing;
-        # `test_an_idle_process_recovers_from_pruned_ticks` and `test_a_restored_backup_is_folded_from_scratch` rely
-        # on it.
+        # `_fold_all` starts again. `test_an_idle_process_recovers_from_pruned_ticks` and
+        # `test_a_restored_backup_is_folded_from_scratch` rely on it.
         if self._last_tick is None:
             return False
         ticks = connection.execute(_SINCE, (self._last_tick[0],)).fetchall()
