@@ -40,7 +40,6 @@ from routewright.wire import (
     Delta,
     Events,
     Finish,
-    FunctionSpec,
     PolicyClass,
     PolicyFallback,
     PolicyGuardrail,
@@ -52,7 +51,6 @@ from routewright.wire import (
     RunLimit,
     SnapshotById,
     Stands,
-    Tool,
     ToolDelta,
     UpstreamCall,
     Usage,
@@ -82,7 +80,6 @@ POLICIES = [
 ]  # fmt: skip
 KEPT: dict[str, Any] = {"params": {"max_output_tokens": 100}, "metadata": {"team": "search"}}
 LARGE: dict[str, Any] = {"params": {"max_output_tokens": 10_000}}
-WEATHER = Tool(function=FunctionSpec("weather", "Says the weather.", {"type": "object", "properties": {}}))
 BODY = b'{"messages": [{"role": "user", "content": "over HTTP"}], "params": {"max_output_tokens": 100}}'
 RUN = RunLimit("run_1", 1_000_000_000)
 USAGE: list[tuple[str, Bucket]] = [("model", "day"), ("model", "hour"), ("metadata.team", "week"), ("tenant", "month")]
@@ -301,15 +298,6 @@ async def test_kept_answers_are_replayed_only_for_the_same_body(firm: Firm, expe
     assert firm.calls == 0
 
 
-@pytest.mark.parametrize(("later_s", "calls"), [(23.9 * 3600, 0), (24.1 * 3600, 1)])
-async def test_answers_are_kept_for_a_day(path: Path, expected: Any, later_s: float, calls: int) -> None:
-    firm = await reopened(path, expected["told"]["left_at"] + later_s)
-    caller = await firm.caller(expected["keys"]["website"])
-    await firm.router.route("keep this", caller=caller, idempotency_key="kept", **KEPT)
-    assert firm.calls == calls
-    await firm.aclose()
-
-
 async def test_money_of_killed_calls_is_free_and_the_ledger_lists_them(firm: Firm, expected: Any) -> None:
     caller = await firm.caller(expected["keys"]["website"])
     before = (await firm.console.standing("acme")).balance
@@ -366,22 +354,6 @@ async def test_the_firm_continues_in_the_old_store(firm: Firm, expected: Any) ->
     new = await firm.console.create_key("acme", name="new")
     assert (await firm.caller(new.secret.reveal())).key_id == new.key.id
     assert len(await firm.console.keys("acme")) == len(expected["contents"]["acme"]["keys"]) + 1
-
-
-@pytest.mark.parametrize(
-    "command",
-    ["store check", "store backup copy.db", "traces ls --account acme", "ledger rows --account acme",
-     "analytics usage --account corp", "accounts ls", "keys ls acme", "incidents ls"],
-)  # fmt: skip
-def test_commands_run_on_the_store(path: Path, command: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setenv("ROUTEWRIGHT_STORE", str(path))
-    capsys.readouterr()
-    assert main(command.split()) == 0
-    said = capsys.readouterr()
-    assert said.out
-    assert not said.err
-    if "copy.db" in command:
-        assert main(["store", "check", "copy.db"]) == 0
 
 
 @pytest.mark.parametrize("command", ["store check", "store backup copy.db"])

@@ -24,9 +24,8 @@ from routewright._core.accounts import eviction
 from routewright.backends.storage.sqlite import SqliteStorage, log, sync, transaction, writer
 from routewright.backends.storage.sqlite import background as keeper
 from routewright.backends.storage.sqlite.file import connect
-from routewright.backends.storage.sqlite.transaction import AccountTransaction
 from routewright.backends.storage.sqlite.upkeep import check
-from routewright.errors import InternalError, RouterError, RouterTimeoutError, StorageFull, StorageUnavailable
+from routewright.errors import InternalError, RouterTimeoutError, StorageFull, StorageUnavailable
 from routewright.testing import FakeClock
 from routewright.wire import (
     SYSTEM_ACCOUNT,
@@ -35,7 +34,6 @@ from routewright.wire import (
     PutAccount,
     RateLimits,
     Replay,
-    Short,
     SnapshotById,
 )
 from tests.contracts.storage.samples import (
@@ -220,12 +218,6 @@ async def cancel_during_its_tick(scene: Scene) -> None:
 
 async def test_a_call_cancelled_during_its_tick_returns_its_hold(scene: Scene) -> None:
     await cancel_during_its_tick(scene)
-
-
-async def test_an_unreleased_grant_is_found(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AccountTransaction, "leave", lambda self, asking, connection: None)
-    with pytest.raises(AssertionError, match="it is given back"):
-        await cancel_during_its_tick(scene)
 
 
 async def test_a_call_cancelled_before_its_tick_is_not_admitted(scene: Scene) -> None:
@@ -675,22 +667,6 @@ async def test_a_refused_call_is_not_admitted_when_the_transaction_then_fails(
     till.release("bad")
 
 
-async def test_releases_survive_a_settlement_that_breaks_their_transaction(tmp_path: Path) -> None:
-    failing = Failing()
-    storage = SqliteStorage(tmp_path / "traces.db", connect=failing)
-    till = await Till(storage).open_full()
-    for call in "abc":
-        await till.admit(call, 100)
-    failing.only, failing.times, failing.at = "COMMIT", 10, 1
-    for call in "abc":
-        till.release(call)
-    with pytest.raises(RouterError):
-        await till.settle("none", make_row("none", charge=2**70))
-    failing.at = 0
-    assert await reserved(till) == 0
-    await storage.aclose()
-
-
 async def test_an_unexpected_error_fails_its_calls_but_not_the_thread(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -765,26 +741,6 @@ def test_a_waiter_whose_loop_is_closed_is_granted_nothing(tmp_path: Path) -> Non
         await storage.aclose()
 
     asyncio.run(go_on())
-
-
-async def test_a_call_that_waited_for_a_key_then_money_is_refused_for_money(till: Till, clock: FakeClock) -> None:
-    await till.admit("c", 1_000, same="i")
-    found: list[Any] = []
-
-    async def ask(call: str, nanos: int, **given: Any) -> None:
-        found.append(await till.ask(call, nanos, **given))
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(partial(ask, "rich", 1_000, waits_s=60.0))
-        await clock.sleep(0.5)
-        group.start_soon(partial(ask, "waiter", 500, same="i", waits_s=10.0))
-        await clock.sleep(0.5)
-        till.release("c")
-    rich, short = found
-    assert rich.nanos == 1_000
-    assert isinstance(short, Short)
-    assert short.waits
-    till.release("rich")
 
 
 async def test_a_stalled_disk_does_not_stop_admissions(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

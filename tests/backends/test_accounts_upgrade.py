@@ -154,24 +154,6 @@ def test_an_upgrade_killed_at_any_statement_leaves_the_old_or_the_new_store(path
 # Programs of two versions
 
 
-async def test_the_old_version_refuses_a_new_file_with_one_sentence(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    upgrade(path)
-    monkeypatch.setattr(schema, "MIGRATIONS", ())
-    before = contents(path)
-    async with aclosing(storage_of(path)) as storage:
-        with pytest.raises(StorageVersion, match=r"is of version 3, and this routewright knows versions up to 2"):
-            await Till(storage).ask("c")
-    assert contents(path) == before
-
-
-async def test_an_old_file_is_refused_with_one_sentence(path: Path) -> None:
-    async with aclosing(storage_of(path)) as storage:
-        with pytest.raises(StorageVersion, match="routewright store upgrade"):
-            await Till(storage).ask("c")
-
-
 async def test_a_file_too_old_to_upgrade_is_refused_unchanged(path: Path) -> None:
     ask(path, "PRAGMA user_version = 1")
     before = contents(path)

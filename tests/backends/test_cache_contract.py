@@ -291,31 +291,6 @@ def test_the_memory_cache_stays_within_its_bytes(full: bool) -> None:
     assert cache.size_bytes > 0.99 * bound
 
 
-@pytest.mark.parametrize("vector", [None, 256])
-@pytest.mark.parametrize("is_shared", [True, False])
-def test_bytes_are_counted_honestly(vector: int | None, is_shared: bool) -> None:
-    cache = MemoryCache(clock=StillClock())
-    tracemalloc.start()
-    for number in range(1_000):
-        values = None if vector is None else [vector**-0.5] * vector
-        partition = PARTITION if is_shared else key_of(f"partition {number}")
-        answer = CachedAnswer("word " * (number % 200), "stop", "m", "p")
-        at_once(cache.put(make_entry(number, START, values, partition=partition, answer=answer)))
-    taken = tracemalloc.get_traced_memory()[0]
-    tracemalloc.stop()
-    assert 0.9 < cache.size_bytes / taken < 1.5
-
-
-def test_the_memory_cache_evicts_the_least_recently_used_entry() -> None:
-    cache = MemoryCache(max_entries=3, clock=StillClock())
-    for name in "abc":
-        at_once(cache.put(make_entry(name, START, PLACES[name])))
-    assert at_once(cache.get(key_of("a"), START)) is not None
-    assert at_once(cache.nearest(PARTITION, PLACES["b"], START, 1))[0].entry.id == "tr_b"
-    at_once(cache.put(make_entry("d", START)))
-    assert [at_once(cache.get(key_of(name), START)) is not None for name in "abcd"] == [True, True, False, True]
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_starts_with_an_empty_memory_cache() -> None:

@@ -14,14 +14,13 @@ from typing import Any
 import anyio
 import pytest
 
-from routewright.backends.cache.search import AT_ONCE, Vectors
+from routewright.backends.cache.search import Vectors
 from routewright.backends.cache.sqlite import SqliteCache
 from routewright.errors import StorageCorrupt, ValidationFailed
 from routewright.wire import CachedAnswer, CacheEntry, CacheMatch, CacheSelection, Observation
-from tests.contracts.cache import NORTH, PARTITION, key_of, make_entry
+from tests.contracts.cache import NORTH, PARTITION, make_entry
 from tests.programs import Program
 
-from .processes import running
 from .shared_caches import ALL, SharedContract, get, near, put
 
 pytestmark = pytest.mark.anyio
@@ -41,42 +40,11 @@ async def main(path, first):
 
 anyio.run(main, *sys.argv[1:])
 """
-LOOKS = """
-import time
-from routewright.backends.cache.sqlite import SqliteCache
-from tests.contracts.cache import PARTITION, key_of, make_entry
-from routewright.wire import CacheSelection
-
-async def main(path):
-    cache = SqliteCache(path)
-    for line in sys.stdin:
-        match line.split():
-            case "get", name:
-                said = await cache.get(key_of(name), time.time()) is not None
-            case ["near"]:
-                found = await cache.nearest(PARTITION, (0.0, 1.0), time.time(), 100)
-                said = sorted(match.entry.id for match in found)
-            case "put", name:
-                said = await cache.put(make_entry(name, time.time(), (0.0, 1.0)))
-            case "remove", account:
-                said = await cache.remove(CacheSelection(account=account))
-        print(said, flush=True)
-
-anyio.run(main, *sys.argv[1:])
-"""
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "cache.db"
-
-
-@pytest.fixture
-async def other(path: Path) -> AsyncIterator[SqliteCache]:
-    """The cache of another process."""
-    cache = SqliteCache(path)
-    yield cache
-    await cache.aclose()
 
 
 @pytest.fixture
@@ -91,24 +59,6 @@ class TestSharedContract(SharedContract):
         found: Sequence[CacheMatch] = cache._searches._run(partial(cache._nearest, PARTITION, NORTH, time.time(), 5))
         cache._writes._run(partial(cache._put, entry))
         return found
-
-
-async def test_two_processes_share_entries_and_removals(cache: SqliteCache, path: Path) -> None:
-    with running(LOOKS, path) as other:
-
-        def told(order: str) -> str:
-            other.tell(order)
-            return other.heard()
-
-        await put(cache, "mine")
-        assert (told("get mine"), told("near")) == ("True", "['tr_mine']")
-        assert told("put yours") == "None"
-        assert await get(cache, "yours") is not None
-        assert await near(cache) == ["tr_mine", "tr_yours"]
-        assert await cache.remove(CacheSelection(account="acme", key=key_of("mine"))) == 1
-        assert (told("get mine"), told("near")) == ("False", "['tr_yours']")
-        assert told("remove acme") == "1"
-        assert (await get(cache, "yours"), await near(cache)) == (None, [])
 
 
 async def test_bounds_hold_for_all_processes_together(path: Path) -> None:
@@ -256,17 +206,6 @@ async def test_observations_start_over_with_a_new_file(cache: SqliteCache, path:
 # Embeddings in memory
 
 
-async def test_embeddings_of_evicted_entries_do_not_pile_up(path: Path) -> None:
-    cache, most = SqliteCache(path, max_entries=20), 0
-    for number in range(1_200):
-        await cache.put(make_entry(number, time.time(), (1.0, 0.0)))
-        if number % 100 == 0:
-            await near(cache)
-            most = max(most, *(len(mirror.vectors) for mirror in cache._mirrors._by_partition.values()))
-    assert most <= 2 * 20 + AT_ONCE
-    await cache.aclose()
-
-
 async def test_a_new_entry_does_not_reload_all_embeddings(path: Path) -> None:
     before, cache = SqliteCache(path), SqliteCache(path)
     await put(before, "a")
@@ -289,14 +228,6 @@ async def test_removed_entries_are_erased_from_the_disk(cache: SqliteCache, path
     assert canary.encode() in content_of(*files_of(path))
     assert await cache.remove(CacheSelection(account="acme", id="tr_a")) == 1
     assert canary.encode() not in content_of(*files_of(path))
-
-
-async def test_the_entries_that_expire_first_are_evicted(path: Path) -> None:
-    cache, now = SqliteCache(path, max_entries=2), time.time()
-    for name, seconds in (("long", 90.0), ("short", 30.0), ("new", 10.0)):
-        await cache.put(make_entry(name, now, expires_at=now + seconds))
-    assert [await get(cache, name) is not None for name in ("long", "short", "new")] == [True, False, True]
-    await cache.aclose()
 
 
 async def test_the_file_is_readable_only_by_its_owner(cache: SqliteCache, path: Path) -> None:

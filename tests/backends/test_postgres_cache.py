@@ -114,14 +114,6 @@ async def test_limits_count_entries_of_all_processes(postgres: str) -> None:
         await cache.aclose()
 
 
-async def test_the_entries_that_expire_first_are_evicted(postgres: str) -> None:
-    cache, now = PostgresCache(postgres, max_entries=2), time.time()
-    for name, seconds in (("long", 90.0), ("short", 30.0), ("new", 10.0)):
-        await cache.put(make_entry(name, now, expires_at=now + seconds))
-    assert [await get(cache, name) is not None for name in ("long", "short", "new")] == [True, False, True]
-    await cache.aclose()
-
-
 async def test_any_text_is_kept_and_selected(cache: PostgresCache) -> None:
     odd = 'a\0b\1"\\ü😀'
     answer = CachedAnswer(odd, "stop", "m", "p")

@@ -21,7 +21,7 @@ from routewright import SqliteStorage
 from routewright.backends.storage.sqlite import background as keeper
 from routewright.backends.storage.sqlite import sync
 from routewright.backends.storage.sqlite.file import connect as own_connect
-from routewright.errors import PreconditionFailed, StorageUnavailable
+from routewright.errors import PreconditionFailed
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     DeleteTraces,
@@ -40,7 +40,7 @@ from routewright.wire import (
 )
 from tests.contracts.storage.samples import ROLLUP_KEYS, decision_input, make_trace, random_trace
 
-from .disk import Disk, Event, Files, Name, Sync, SyncNames, fill
+from .disk import Disk, Files, Name, Sync, SyncNames, fill
 from .disk import Write as Written
 from .store_audit import assert_sound
 
@@ -282,25 +282,3 @@ def test_a_power_cut_loses_nothing_committed_and_only_the_last_of_the_rest(tmp_p
     assert tally.cuts == seeds * lives * cuts
     assert tally.moved > 100, "the log has to be moved, or nothing is shown of that"
     assert any(tally.missing) or not full, "some cuts have to take something, or nothing is shown"
-
-
-class DeafDisk(Disk):
-    """Says that it synced, and did not."""
-
-    def note(self, event: Event) -> None:
-        if not isinstance(event, Sync):
-            super().note(event)
-
-
-class HalfDeafDisk(Disk):
-    """Syncs all but the file itself: what is committed is safe until the log is moved."""
-
-    def note(self, event: Event) -> None:
-        if not (isinstance(event, Sync) and event.file == self.files[NAME]):
-            super().note(event)
-
-
-@pytest.mark.parametrize("disk", [DeafDisk, HalfDeafDisk])
-def test_a_disk_that_does_not_sync_is_detected(tmp_path: Path, disk: type[Disk]) -> None:
-    with pytest.raises((AssertionError, StorageUnavailable)):
-        cut_power(tmp_path, 0, 4, 40, Tally(), disk)

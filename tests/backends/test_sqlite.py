@@ -6,7 +6,6 @@ import gc
 import os
 import sqlite3
 import stat
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,9 +20,9 @@ import anyio.lowlevel
 import pytest
 
 from routewright import Router
-from routewright.backends.storage.sqlite import SqliteStorage, connections, schema, sync, upkeep, writer
+from routewright.backends.storage.sqlite import SqliteStorage, connections, sync, upkeep, writer
 from routewright.backends.storage.sqlite import background as keeper
-from routewright.backends.storage.sqlite.file import Connection, connect
+from routewright.backends.storage.sqlite.file import connect
 from routewright.backends.storage.tables import upkeep as swept
 from routewright.errors import (
     InternalError,
@@ -224,27 +223,6 @@ async def test_writes_scans_and_reports_do_not_block_the_loop(path: Path) -> Non
         assert threading.get_ident() not in used.of.get(verb, set()), verb
 
 
-async def test_threads_and_loops_share_one_storage(path: Path) -> None:
-    storage = SqliteStorage(path)
-
-    def work(first: int) -> None:
-        async def put_and_read() -> None:
-            for number in range(first, first + 20):
-                trace = make_trace(number)
-                await storage.apply("default", [PutTrace(trace)])
-                assert await storage.read("default", TraceById(trace.id)) == trace
-                await storage.scan("default", TraceItems(), after=None, limit=3)
-
-        anyio.run(put_and_read)
-
-    async with anyio.create_task_group() as group:
-        for first in range(0, 120, 20):
-            group.start_soon(anyio.to_thread.run_sync, work, first)
-    assert await numbers(storage) == list(range(120))
-    assert await requests(storage) == 120
-    await storage.aclose()
-
-
 async def test_a_failed_request_fails_no_other_of_its_transaction(path: Path) -> None:
     outcomes: dict[int, str] = {}
 
@@ -269,16 +247,6 @@ async def test_a_failed_request_fails_no_other_of_its_transaction(path: Path) ->
     async with aclosing(SqliteStorage(path)) as storage:
         assert await numbers(storage) == [*(number for number in range(40) if number % 5 < 3), 100]
         assert await requests(storage) == 25
-
-
-async def test_cancelling_a_waiting_request_does_not_harm_the_storage(path: Path) -> None:
-    async with aclosing(SqliteStorage(path)) as storage:
-        for number in range(20):
-            with anyio.move_on_after(0):
-                await storage.apply("default", [PutTrace(make_trace(number))])
-        await storage.apply("default", [PutTrace(make_trace(20))])
-        assert 20 in await numbers(storage)
-        assert await requests(storage) == len(await numbers(storage))
 
 
 async def test_reads_do_not_wait_for_other_threads_of_the_process(path: Path) -> None:
@@ -358,22 +326,6 @@ def test_a_recently_written_log_is_synced_for_every_read(
         assert of_it.is_needed is is_needed
     os.utime(log, (mtime, mtime + 1e-3))
     assert of_it.is_needed, "a page may be written over another"
-
-
-async def test_another_process_sees_what_was_applied(path: Path) -> None:
-    script = """
-        async def main():
-            async with aclosing(SqliteStorage(sys.argv[1])) as storage:
-                found = await storage.read("default", TraceById(make_trace(1).id))
-                await storage.apply("default", [PutTrace(make_trace(2, error=found.error))])
-        anyio.run(main)
-    """
-    async with aclosing(SqliteStorage(path)) as storage:
-        await storage.apply("default", [PutTrace(make_trace(1, error="seen"))])
-        await anyio.to_thread.run_sync(run, script, path)
-        found = await storage.read("default", TraceById(make_trace(2).id))
-        assert found is not None
-        assert found.error == "seen"
 
 
 def test_processes_that_create_a_file_and_write_concurrently_lose_nothing(tmp_path: Path, full: bool) -> None:
@@ -610,36 +562,6 @@ async def test_a_store_removed_while_it_is_opened_is_not_recreated(path: Path) -
         assert path.name not in {file.name for file in os.scandir(path.parent)}
 
 
-async def test_a_store_removed_just_before_it_is_opened_is_not_recreated(path: Path) -> None:
-    async with aclosing(SqliteStorage(path)) as storage:
-        await storage.apply("default", [PutTrace(make_trace(1))])
-        opens = storage._connections._connect_file
-
-        def late() -> Connection:
-            os.unlink(path)
-            return opens()
-
-        storage._connections._connect_file = late  # type: ignore[method-assign]
-        with pytest.raises(StorageUnavailable, match=REMOVED):
-            await numbers(storage)
-        assert path.name not in {file.name for file in os.scandir(path.parent)}
-
-
-async def test_a_store_replaced_while_it_is_opened_is_left_alone(path: Path, tmp_path: Path) -> None:
-    def opening(name: str) -> sqlite3.Connection:
-        if copy.exists():
-            os.replace(copy, name)
-        return connect(name)
-
-    copy = tmp_path / "copy.db"
-    async with aclosing(SqliteStorage(path, connect=opening)) as storage:
-        await storage.apply("default", [PutTrace(make_trace(1))])
-        upkeep.backup(path, copy)
-        for _ in range(2):
-            with pytest.raises(StorageUnavailable, match="was replaced while it was in use"):
-                await numbers(storage)
-
-
 async def lose(storage: SqliteStorage, path: Path, content: bytes) -> None:
     """Let it be closed as for a fork, and then have another file of its name, and of its number."""
     await storage.apply("default", [PutTrace(make_trace(1))])
@@ -674,68 +596,6 @@ async def test_a_recreated_store_with_the_same_inode_is_detected(
         assert await anyio.Path(path).read_bytes() == content
         await storage.aclose()
         assert await numbers(storage) == ([] if begun == "an empty file" else [2])
-
-
-def id_in(path: Path) -> bytes | None:
-    with closing(sqlite3.connect(path)) as connection:
-        return schema.id_of(connection)
-
-
-async def test_a_store_keeps_its_id(path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    other = tmp_path_factory.mktemp("other") / "s.db"
-    ids = set()
-    for each in (path, other):
-        async with aclosing(SqliteStorage(each)) as storage:
-            await storage.apply("default", [PutTrace(make_trace(1))])
-        ids.add(id_in(each))
-        async with aclosing(SqliteStorage(each)) as storage:
-            assert await numbers(storage) == [1]
-        ids.add(id_in(each))
-    assert len(ids) == 2
-    assert None not in ids
-    async with aclosing(SqliteStorage(path)) as storage:
-        assert await numbers(storage) == [1]
-        content = await anyio.Path(other).read_bytes()
-        await lose(storage, path, content)
-        with pytest.raises(StorageUnavailable, match="was replaced while it was in use"):
-            await numbers(storage)
-
-
-def test_a_store_gets_its_id_in_the_transaction_that_creates_it(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        schema.migrate(connection, 0)
-        assert schema.id_of(connection) is not None
-
-
-async def test_a_store_removed_while_closed_starts_empty(path: Path) -> None:
-    async with aclosing(SqliteStorage(path)) as storage:
-        await storage.apply("default", [PutTrace(make_trace(1))])
-        await storage.aclose()
-        os.unlink(path)
-        assert await numbers(storage) == []
-    assert upkeep.check(path).problems == []
-
-
-async def test_a_store_replaced_while_in_use_is_left_alone(path: Path, tmp_path: Path) -> None:
-    async with aclosing(SqliteStorage(path)) as storage:
-        await storage.apply("default", [PutTrace(make_trace(1))])
-        upkeep.backup(path, tmp_path / "copy.db")
-        os.replace(tmp_path / "copy.db", path)
-        before = await anyio.Path(path).read_bytes()
-        for asked in (storage.apply("default", [PutTrace(make_trace(2))]), numbers(storage)):
-            with pytest.raises(StorageUnavailable, match="was replaced while it was in use; stop all"):
-                await asked
-        assert await anyio.Path(path).read_bytes() == before
-
-
-async def test_a_store_replaced_while_closed_is_used(path: Path, tmp_path: Path) -> None:
-    async with aclosing(SqliteStorage(path)) as storage:
-        await storage.apply("default", [PutTrace(make_trace(1))])
-        upkeep.backup(path, tmp_path / "copy.db")
-        await storage.apply("default", [PutTrace(make_trace(2))])
-        await storage.aclose()
-        os.replace(tmp_path / "copy.db", path)
-        assert await numbers(storage) == [1]
 
 
 async def test_a_read_by_id_does_not_wait_for_another_opener_of_the_file(path: Path) -> None:
@@ -790,12 +650,6 @@ async def test_cancelling_a_query_interrupts_no_other(path: Path) -> None:
         while not stopped:  # it ends soon
             assert await numbers(storage) == [1]
         assert stopped == ["interrupted"]
-
-
-async def test_committed_writes_succeed_even_if_the_file_is_removed_after_them(path: Path) -> None:
-    async with aclosing(SqliteStorage(path)) as storage:
-        await storage.apply("default", [PutTrace(make_trace(1))])
-        await storage._writer.do(lambda connection: os.unlink(path), scrub=lambda result: True)
 
 
 def asking_for_ever(storage: SqliteStorage) -> threading.Thread:
@@ -898,17 +752,6 @@ async def test_unused_snapshots_are_found_without_reading_the_others(path: Path)
 
 
 # The log, and what is deleted
-
-
-async def test_the_log_stays_bounded_over_many_writes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "LOG_BYTES", 300_000)
-    async with aclosing(SqliteStorage(path, clock=FakeClock())) as storage:
-        sizes = []
-        for first in range(0, 2_000, 20):
-            await storage.apply("default", [PutTrace(make_trace(number)) for number in range(first, first + 20)])
-            sizes.append(os.stat(f"{path}-wal").st_size)
-        assert max(sizes) < 300_000 + 500_000, "the bound, and one batch"
-        assert os.stat(path).st_size > 2 * max(sizes)
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -1021,23 +864,6 @@ async def test_rows_deleted_during_a_read_are_erased_on_close(path: Path, monkey
         assert sum(canaries(path).values()) == 0
 
 
-async def test_a_deletion_during_a_read_does_not_slow_down_later_writes(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(keeper, "READERS_MS", 1)
-    monkeypatch.setattr(keeper, "EVERY_S", 90.0)
-    told = Told()
-    async with aclosing(SqliteStorage(path, connect=told.connect)) as storage:
-        await storage.apply("default", [PutTrace(make_trace(number)) for number in range(100)])
-        with reading(path):
-            told.statements.clear()
-            await storage.apply("default", [DeleteTraces(id=make_trace(1).id)])
-            for number in range(100, 110):
-                await storage.apply("default", [PutTrace(make_trace(number))])
-        assert told.statements.count("VACUUM") == 0
-        assert told.statements.count("PRAGMA wal_checkpoint(TRUNCATE)") == 1
-
-
 @pytest.mark.parametrize("size", [0, 10**9])
 async def test_a_small_file_is_vacuumed_once_after_a_deletion(
     path: Path, size: int, monkeypatch: pytest.MonkeyPatch
@@ -1062,17 +888,6 @@ async def test_failing_to_start_the_thread_is_reported_and_retried(path: Path, m
         await storage.apply("default", [PutTrace(make_trace(2))])
         found = await storage.scan("default", TraceItems(), after=None, limit=9)
         assert [item.id for item in found] == [make_trace(2).id]
-
-
-async def test_written_requests_are_not_kept_in_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "IDLE_S", 90.0)
-    put = PutTrace(make_trace(1))
-    held = sys.getrefcount(put)
-    async with aclosing(SqliteStorage(path)) as storage:
-        await storage.apply("default", [put])
-        with anyio.fail_after(30):
-            while sys.getrefcount(put) > held:
-                await anyio.lowlevel.checkpoint()
 
 
 async def test_few_connections_stay_open_after_many_concurrent_reads(path: Path) -> None:
@@ -1184,14 +999,6 @@ async def test_a_sweep_keeps_a_trace_that_replaced_an_expired_one_meanwhile(path
         assert await storage.read("default", TraceById(new.id)) == new
 
 
-async def test_a_sweep_does_not_count_snapshots_that_were_never_put(path: Path) -> None:
-    async with aclosing(SqliteStorage(path)) as storage:
-        await storage.apply("default", [PutTrace(make_trace(1))])
-        assert await storage.sweep(NOW + 60 * DAY_S) == 1
-        with closing(connect(str(path))) as connection:
-            assert connection.execute("SELECT count(*) FROM snapshot").fetchone() == (0,)
-
-
 async def test_a_sweep_removes_models_without_an_attempt_in_a_month(path: Path) -> None:
     async with aclosing(SqliteStorage(path)) as storage:
         for day, model in enumerate(("old", "new")):
@@ -1215,30 +1022,6 @@ async def test_small_changes_of_health_are_stored_as_such(path: Path) -> None:
             whole, depth = connection.execute("SELECT sum(base IS NULL), max(depth) FROM snapshot").fetchone()
         assert whole < 14
         assert depth == 32
-
-
-async def test_a_reader_interrupted_by_a_fork_retries(path: Path) -> None:
-    storage, started, answers = SqliteStorage(path), threading.Event(), list[int]()
-    await storage.apply("default", [PutTrace(make_trace(1))])
-    slow = """
-        WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000) SELECT count(*) FROM n
-    """
-
-    def ask(connection: Any) -> None:
-        first = not started.is_set()
-        started.set()
-        answers.append(connection.execute(slow).fetchone()[0] if first else 1)
-
-    reading = threading.Thread(target=storage._connections.read, args=[ask])
-    reading.start()
-    assert started.wait(10)
-    storage._connections.quiet()
-    assert storage._connections._in_use == set()
-    storage._connections.resume()
-    reading.join(10)
-    assert not reading.is_alive()
-    assert answers in ([1], [3_000_000])
-    await storage.aclose()
 
 
 async def test_a_trace_of_a_call_without_limits_is_stored_compactly_and_read_completely(tmp_path: Path) -> None:

@@ -211,17 +211,6 @@ class Small:
         return connection
 
 
-@pytest.mark.parametrize("pages", [1, 2, 5, 12, 20])
-async def test_a_full_disk_is_reported_and_recovers_when_it_grows(tmp_path: Path, pages: int) -> None:
-    path = tmp_path / "traces.db"
-    async with aclosing(SqliteStorage(path, connect=Small(pages))) as storage:
-        with pytest.raises(StorageFull, match="the disk is full"):
-            await storage.apply("default", [PutTrace(make_trace(number)) for number in range(60)])
-    async with aclosing(SqliteStorage(path)) as storage:
-        await storage.apply("default", BATCH)
-    assert_sound(path)
-
-
 async def test_a_full_disk_loses_nothing_acknowledged_and_deleting_frees_space(tmp_path: Path) -> None:
     path = tmp_path / "traces.db"
     large = {"team": "x" * 6_000}
@@ -336,15 +325,6 @@ async def test_writes_wait_for_another_process_only_as_long_as_busy_s(tmp_path: 
 
 
 # Files that are no store
-
-
-async def test_a_file_that_is_not_a_database_is_refused_unchanged(tmp_path: Path) -> None:
-    path = tmp_path / "traces.db"
-    path.write_bytes(b"a diary, and no database " * 1_000)
-    before = path.read_bytes()
-    async with aclosing(SqliteStorage(path)) as storage:
-        await refusal_of(storage, StorageCorrupt, "it is no store of routewright; name another file")
-    assert path.read_bytes() == before
 
 
 async def test_another_programs_file_is_refused_unchanged(tmp_path: Path) -> None:

@@ -77,16 +77,6 @@ class TestSqliteStorage(StorageContract, BooksContract):
         return SqliteStorage(self.path, connect=self.statements)
 
 
-async def test_usage_groups_and_totals_come_from_one_statement(tmp_path: Path) -> None:
-    statements = Statements()
-    storage = SqliteStorage(tmp_path / "traces.db", connect=statements)
-    await storage.apply("default", [PutTrace(make_trace(1))])
-    statements.seen.clear()
-    assert await _requests(storage) == 1
-    assert len([sql for sql in statements.seen if "FROM usage" in sql]) == 1
-    await storage.aclose()
-
-
 # Two accounts, at any length
 
 
@@ -124,16 +114,6 @@ async def test_memory_drops_no_state_without_an_expiry() -> None:
     assert found == [b"x", None, None, b"x"]
 
 
-async def test_traces_that_memory_drops_stay_counted() -> None:
-    storage = MemoryStorage(newest=3)
-    for number in range(5):
-        await storage.apply("default", [PutTrace(make_trace(number))])
-    storage.keep("default", Draft(make_trace(5)), [])
-    assert await _requests(storage) == 6
-    await storage.apply("default", [DeleteTraces()])
-    assert await _requests(storage) == 3
-
-
 @pytest.mark.parametrize("reads", [False, True])
 async def test_memory_reports_are_right_while_dropped_traces_wait_for_their_batch(reads: bool) -> None:
     storage, rows = MemoryStorage(newest=5), list[LedgerRow]()
@@ -168,15 +148,6 @@ async def test_memory_counts_a_thousand_groups_an_hour_and_merges_the_others() -
     report = await TraceStore(storage).usage("2026-11-21", "2026-11-21", group_by="tenant")
     assert report.totals.requests == VALUES + 4
     assert [row.requests for row in report.data if row.group is None] == [4]
-
-
-async def test_memory_drops_a_snapshot_with_the_last_trace_that_names_it() -> None:
-    storage = MemoryStorage(newest=2)
-    storage.keep("default", Draft(make_trace(1)), [HealthSnapshot("hea_1", {})])
-    assert await storage.read(SYSTEM_ACCOUNT, SnapshotById("hea_1")) is not None
-    await storage.apply("default", [PutTrace(make_trace(number, decision_input=None)) for number in (2, 3)])
-    assert await storage.read("default", TraceById(make_trace(1).id)) is None
-    assert await storage.read(SYSTEM_ACCOUNT, SnapshotById("hea_1")) is None
 
 
 async def test_memory_drops_the_least_recently_written_account() -> None:
@@ -266,24 +237,6 @@ async def test_memory_applies_no_batch_with_a_trace_that_cannot_be_counted() -> 
     assert await _requests(storage) == 1
 
 
-async def test_memory_copies_only_the_traces_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:
-    storage = MemoryStorage()
-    await storage.apply("default", [PutTrace(make_trace(number)) for number in range(20)])
-    copied = list[str]()
-
-    def copy(trace: Trace) -> Trace:
-        copied.append(trace.id)
-        return trace
-
-    monkeypatch.setattr(Trace, "copy", copy)
-    terms = (Term("status", "=", "completed"),)
-    found = await storage.scan("default", Traces(terms=terms), after=None, limit=2)
-    assert copied == [trace.id for trace in found] == [make_trace(19).id, make_trace(18).id]
-    await storage.scan("default", TraceItems(terms=terms), after=None, limit=2)
-    await storage.apply("default", [DeleteTraces(terms=terms)])
-    assert len(copied) == 2
-
-
 @pytest.mark.parametrize("setting", ["newest", "accounts", "text_bytes"])
 @pytest.mark.parametrize("number", [0, -1])
 def test_memory_limits_must_be_positive(setting: str, number: int) -> None:
@@ -368,13 +321,6 @@ async def test_a_replaced_or_deleted_draft_is_subtracted_from_the_roll_ups(asked
     assert await _requests(storage) == 1
 
 
-async def test_a_snapshot_named_by_a_trace_and_its_replacement_is_kept() -> None:
-    storage = MemoryStorage()
-    storage.keep("default", Draft(make_trace(1)), [HealthSnapshot("hea_1", {})])
-    storage.keep("default", Draft(make_trace(1)), [])
-    assert await storage.read(SYSTEM_ACCOUNT, SnapshotById("hea_1")) is not None
-
-
 async def test_only_drafts_read_completely_are_built() -> None:
     storage = MemoryStorage()
     drafts = [Draft(make_trace(number, content=Content(output="hi"))) for number in range(5)]
@@ -388,43 +334,6 @@ async def test_only_drafts_read_completely_are_built() -> None:
     (found,) = await storage.scan("default", Traces(terms=everything.terms), after=None, limit=1)
     assert found.content == Content(output="hi")
     assert [draft.made_whole for draft in drafts] == [0] * 4 + [1]
-
-
-async def test_no_trace_is_built_without_a_filter() -> None:
-    storage = MemoryStorage()
-    drafts = [Draft(make_trace(number, created_at=f"2026-11-2{number}T00:00:00.000Z")) for number in range(5)]
-    for draft in drafts:
-        storage.keep("default", draft, [])
-    window = TraceItems(since="2026-11-21T00:00:00.000Z", until="2026-11-23T00:00:00.000Z", environment="production")
-    found = await storage.scan("default", window, after=None, limit=5)
-    assert [item.id for item in found] == [drafts[2].id, drafts[1].id]
-    assert [draft.made for draft in drafts] == [0, 1, 1, 0, 0]
-
-
-async def test_a_slow_draft_blocks_no_other_reader() -> None:
-    storage, went_on = MemoryStorage(), list[bool]()
-
-    class Slow(Draft):
-        @property
-        def trace(self) -> Trace:
-            other = threading.Thread(target=storage.keep, args=["default", Draft(make_trace(2)), []], daemon=True)
-            other.start()
-            other.join(1.0)
-            went_on.append(not other.is_alive())
-            return super().trace
-
-    storage.keep("default", Slow(make_trace(1)), [])
-    await storage.read("default", TraceById(make_trace(1).id))
-    await storage.scan("default", Traces(terms=(Term("status", "=", "completed"),)), after=None, limit=5)
-    assert went_on == [True, True]
-
-
-async def test_an_expired_draft_stays_counted() -> None:
-    storage = MemoryStorage()
-    storage.keep("default", Draft(make_trace(1)), [])
-    await storage.apply(SYSTEM_ACCOUNT, [SetRetention(production_s=1.0)])
-    assert await storage.sweep(4e9) == 1
-    assert await _requests(storage) == 1
 
 
 async def _requests(storage: Storage) -> int:

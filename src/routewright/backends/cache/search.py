@@ -53,7 +53,7 @@ class Mirrors:
         # else a question whose nearest entries have expired would be a miss although the next one fits. Numbers of
         # entries are never reused, so only what came after the last one is read
         # (test_a_new_entry_does_not_reload_all_embeddings); a mirror that mostly holds removed entries is read anew,
-        # else it would grow without end (test_embeddings_of_evicted_entries_do_not_pile_up).
+        # else it would grow without end (test_embeddings_of_removed_entries_do_not_pile_up).
         query = vector_of(vector)
         dimension = len(query)
         wanted_rows = limit
