@@ -19,13 +19,13 @@ from typing import Any, NamedTuple, get_args
 if __name__ == "__main__":  # then only this folder can be imported from
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from docs import _agents, _doors, _events, _house
+from docs import _agents, _doors, _events
 from docs._blocks import NOON, ROOT, Shown, pages, run
 from docs._http import http_reference
 from docs._openapi import openapi
 from docs._schemas import FOLDER as SCHEMAS
 from docs._schemas import schemas
-from docs._table import table
+from docs._table import merged, table
 from msgspec import Struct
 
 import routewright
@@ -303,8 +303,8 @@ def picks() -> str:
     every = [(strategy, goal, *_picked(None, goal, strategy)) for strategy in STRATEGIES for goal in GOALS]
     alone = [(vendor, goal, *_picked(vendor, goal, "balanced")) for vendor in VENDORS_ALONE for goal in GOALS]
     return (
-        f"{said}.\n\n{table(('strategy', 'goal', *samples), every)}\n"
-        f"One vendor's key alone, strategy `balanced`:\n\n{table(('vendor', 'goal', *samples), alone)}\n"
+        f"{said}.\n\n{table(('strategy', 'goal', *samples), merged(every, 1))}\n"
+        f"One vendor's key alone, strategy `balanced`:\n\n{table(('vendor', 'goal', *samples), merged(alone, 1))}\n"
         f"The models of the first table, best first:\n\n{_named_above()}"
     )
 
@@ -434,7 +434,7 @@ def span_table() -> str:
     rows = _span_rows("all", common)
     for kind in kinds:
         rows += _span_rows(f"`{kind.__struct_config__.tag}`", kind)
-    return table(("span", "field", "type", "meaning"), rows)
+    return table(("span", "field", "type", "meaning"), merged(rows, 1))
 
 
 def _span_rows(name: str, kind: type) -> list[tuple[str, ...]]:
@@ -449,7 +449,7 @@ def filter_table() -> str:
     rows += [(f"`{key}`", "= !=", "`true`, `false`") for key in FLAGS]
     rows += [(f"`{key}`", " ".join(COMPARE), "a number") for key in NUMBERS_OF_FILTERS]
     rows.append((f"`{METADATA}<key>`", " ".join(COMPARE), "any text; a number behind `>= <= > <`"))
-    return table(("key", "operators", "values"), rows)
+    return table(("key", "operators", "values"), merged(rows))
 
 
 def trace_table() -> str:
@@ -824,7 +824,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "hosts": host_table,
     "http": http_reference,
     "ledger": ledger_tables,
-    "house": _house.picture,
     "names": name_table,
     "further-names": further_name_table,
     "otel-attributes": attribute_table,

@@ -32,7 +32,9 @@ _PAGES = {
     "agents.md#stepstarteddata": "StepStartedData",
     "decision.md#attributes": "Candidate Rejection",
     "decision.md#reasons": "Reason",
-    "decision.md#the-input": "DecisionInput TokenBounds Images WarmPrefix",
+    "decision.md#the-input": "DecisionInput TokenBounds Images WarmPrefix Requested",
+    "errors.md#as-json": "ErrorEnvelope ErrorBody",
+    "../how-to/prices.md": "Pricing PriceTier ServicePrice",
     "policy-file.md#policies": "Policy",
     "policy-file.md#weights": "PolicyWeights",
     "policy-file.md#fallback": "PolicyFallback",
@@ -50,8 +52,8 @@ _ELSEWHERE = {name: page for page, names in _PAGES.items() for name in names.spl
 
 
 _ERRORS = """\
-[Errors](errors.md) lists the codes and when each is sent. The body is an [`ErrorEnvelope`](#errorenvelope), [for
-example](errors.md#as-json); its `detail` [depends on the code](errors.md#details).
+[Errors](errors.md) lists the codes, when each is sent, [an example of the body](errors.md#as-json), and its
+[`detail`](errors.md#details).
 """
 
 
@@ -69,7 +71,7 @@ def http_reference() -> str:
             f"## Addresses\n\n{_addresses(operations)}",
             f"### Clients of other vendors\n\n{_doors(document['paths'])}",
             f"### For the operator\n\n{_of_the_operator()}",
-            *(_operation(*each, parts["schemas"]) for each in operations if not _of_a_vendor(each[2])),
+            *_operations([each for each in operations if not _of_a_vendor(each[2])], parts["schemas"]),
             f"## Errors\n\n{_ERRORS}",
             f"## Headers of answers\n\n{_headers(parts['headers'])}",
             f"## Shapes\n\n{_shapes(parts['schemas'])}",
@@ -126,14 +128,26 @@ def _scope(operation: Any) -> str:
     return ", ".join(f"`{scope}`" for each in operation["security"] for scope in each["bearer"]) or "none, and no key"
 
 
-def _operation(method: str, path: str, operation: Any, schemas: dict[str, Schema]) -> str:
-    lines = [f"### `{method} {path}`\n", f"{operation['summary']}\n"]
-    if "parameters" in operation:
-        rows = [_parameter(each) for each in operation["parameters"]]
-        lines.append(table(("parameter", "in", "type", "meaning"), rows))
+def _operations(operations: list[tuple[str, str, Any]], schemas: dict[str, Schema]) -> Iterator[str]:
+    """A part for each operation, with the parameters that no earlier one has in the same words."""
+    described: set[tuple[str, ...]] = set()
+    for method, path, operation in operations:
+        rows = [_parameter(parameter) for parameter in operation.get("parameters", ())]
+        parameters = ""
+        if rows and described.issuperset(rows):
+            parameters = f"Parameters as above: {', '.join(name for name, *_ in rows)}.\n"
+        elif rows:
+            parameters = table(("parameter", "in", "type", "meaning"), rows)
+        described.update(rows)
+        yield _operation(method, path, operation, parameters, schemas)
+
+
+def _operation(method: str, path: str, operation: Any, parameters: str, schemas: dict[str, Schema]) -> str:
+    lines = [f"### `{method} {path}`\n", f"{operation['summary']}\n", *([parameters] if parameters else [])]
     if "requestBody" in operation:
         content = operation["requestBody"]["content"]["application/json"]
-        examples = [json_block(each["value"]) for each in content["examples"].values()] if path != "/v1/decide" else []
+        shown = content["examples"].get("bounded") or content["examples"]["plain"]
+        examples = [json_block(shown["value"])] if path != "/v1/decide" else []
         lines.append(f"Body: {_type(content['schema'])}{', for example' if examples else '.'}\n")
         lines += examples
     return "\n".join([*lines, *_answers(operation["responses"], schemas)])

@@ -25,7 +25,7 @@ class Shown(NamedTuple):
 
 _TRACE_ID = "tr_01M820F8M1PPDB3PTA889S3Z63"
 REQUEST_ID = "req_01M820F8KPZRQ2ASJK6EXZ1Q1V"
-_FIRST, _SECOND = "openai/gpt-4.1-mini", "openai/gpt-4.1"
+_FIRST, _SECOND = "openai/gpt-6-luna", "openai/gpt-6.1-sol"
 _DAYS: dict[str, Any] = {"start_date": "2026-11-16", "end_date": "2026-11-22"}
 _QUESTION = {"role": "user", "content": "Why is the sky blue?"}
 _PLAIN = {"messages": [_QUESTION]}
@@ -33,8 +33,8 @@ _BOUNDED = {
     "messages": [{"role": "system", "content": "Answer in one sentence."}, _QUESTION],
     "goal": "quality",
     "models": [_FIRST, _SECOND],
-    "budget": {"maxCostUsd": 0.01},
-    "params": {"max_output_tokens": 200, "temperature": 0.2},
+    "budget": {"maxCostUsd": 0.05},
+    "params": {"max_output_tokens": 2000, "reasoning": "low"},
     "metadata": {"team": "search"},
     "timeout_ms": 20000,
 }
@@ -57,8 +57,8 @@ _TOOLS = {
 _TEXT = "Air scatters blue light more than red."
 _TOKENS = wire.Tokens(14, 9, 0)
 _REASON = (
-    "goal=quality strategy=balanced: openai/gpt-4.1 scored 0.45 (quality 0.31, cost $0.0032, p50 5.0 s);"
-    " runner-up openai/gpt-4.1-mini 0.44"
+    "goal=quality strategy=balanced: openai/gpt-6.1-sol scored 0.79 (quality 0.93, cost $0.014, p50 15.0 s);"
+    " runner-up openai/gpt-6-luna 0.71"
 )
 _ANSWER = wire.RouteResponse(
     trace_id=_TRACE_ID,
@@ -70,31 +70,31 @@ _ANSWER = wire.RouteResponse(
     cache_hit=False,
     finish_reason="stop",
 )
-_CHOSEN = wire.Candidate(_SECOND, 0.45, 0.314, 0.0032, 5.0, 0.901, (0.3594, 0.4985, 0.7343, 0.802))
-_NEXT = wire.Candidate(_FIRST, 0.44, 0.215, 0.00064, 5.0, 0.901, (0.2357, 0.6387, 0.7343, 0.802))
+_CHOSEN = wire.Candidate(_SECOND, 0.785, 0.934, 0.014, 15.0, 0.901, (0.925, 0.3706, 0.4187, 0.802))
+_NEXT = wire.Candidate(_FIRST, 0.713, 0.757, 0.0007, 14.5, 0.901, (0.7642, 0.6312, 0.4281, 0.802))
 _DIGEST = "22206a01c5804dc9d6f001a1395787b3"
 _DECIDED = wire.Decided(
     model=_SECOND,
     chain=[_FIRST],
     score=_CHOSEN.score,
     reason=_REASON,
-    output_cap=200,
+    output_cap=2000,
     fallback_affordable=True,
     candidates=[_CHOSEN, _NEXT],
-    rejected=[wire.Rejection("openai/o3-pro", wire.Reason.WHITELIST, 0.016)],
+    rejected=[wire.Rejection("openai/gpt-6-astra", wire.Reason.WHITELIST, 0.07)],
     digest=_DIGEST,
 )
 _MODEL = wire.Model(
     id=_SECOND,
     provider="openai",
-    context_window=1047576,
+    context_window=922000,
     modalities=("text", "image", "tool"),
-    pricing_per_1m=wire.Pricing(2.0, 8.0, cached_input_usd=0.5),
+    pricing_per_1m=wire.Pricing(2.0, 10.0, cached_input_usd=0.2),
     availability=wire.Availability("available", ("us", "eu")),
-    provider_model_id="gpt-4.1",
-    display_name="GPT-4.1",
-    max_output_tokens=32768,
-    quality=0.314,
+    provider_model_id="gpt-6.1-sol",
+    display_name="GPT-6.1 Sol",
+    max_output_tokens=128000,
+    quality=0.934,
 )
 _POLICY = wire.Policy(
     name="support",
@@ -251,7 +251,7 @@ _ATTEMPTS = {"attempts": [{"model": _SECOND, "attempt": 1, "error": "server", "m
 _SHORT = {"level": "account", "needed_usd": 0.0021}
 _REJECTED = {
     "rejected_candidates": [msgspec.to_builtins(wire.Rejection(_FIRST, wire.Reason.BUDGET_COST, 0.0016))],
-    "suggestion": "raise budget.maxCostUsd to 0.0016 to admit openai/gpt-4.1-mini",
+    "suggestion": "raise budget.maxCostUsd to 0.0016 to admit openai/gpt-6-luna",
 }
 ERRORS: tuple[errors.RouterError, ...] = (
     errors.ValidationFailed.at("goal", "must be one of cost, quality, stability, got 'speed'", "for example 'cost'"),
@@ -268,9 +268,9 @@ ERRORS: tuple[errors.RouterError, ...] = (
     errors.IdempotencyKeyReused("the idempotency key was sent with another request; take a new one"),
     errors.BodyTooLarge("the body is over 16777216 bytes: send a shorter one"),
     errors.UnsupportedMediaType("the Content-Type is none; send 'Content-Type: application/json'"),
-    errors.BudgetExceeded("no model fits: 1 requested, rejected: openai/gpt-4.1-mini budget_cost", detail=_REJECTED),
+    errors.BudgetExceeded("no model fits: 1 requested, rejected: openai/gpt-6-luna budget_cost", detail=_REJECTED),
     errors.RateLimited("the key is limited to 60 requests a minute", detail={**_LIMIT, "retry_after_seconds": 12}),
     errors.InternalError(f"the server failed to answer; the operator finds why in its log under {REQUEST_ID}"),
-    errors.UpstreamFailed("every attempt failed: openai/gpt-4.1 (server: 503); try again later", detail=_ATTEMPTS),
+    errors.UpstreamFailed("every attempt failed: openai/gpt-6.1-sol (server: 503); try again later", detail=_ATTEMPTS),
     errors.RouterTimeoutError("no answer within 20000 ms; allow more with timeout_ms", detail=_ATTEMPTS),
 )

@@ -9,9 +9,21 @@ from typing import Any
 WIDTH = 100
 
 
+def merged(rows: Iterable[Sequence[str]], column: int = 0) -> list[list[str]]:
+    """Rows of a table, with neighbours that differ in this column alone as one."""
+    lines: list[list[str]] = []
+    for row in rows:
+        cells = [*row]
+        if lines and all(place == column or cell == cells[place] for place, cell in enumerate(lines[-1])):
+            lines[-1][column] += f", {cells[column]}"
+        else:
+            lines.append(cells)
+    return lines
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
+    """A Markdown table. Fields in a row that have one type and one meaning share a line."""
+    lines = [head, ["---"] * len(head), *(merged(rows) if head[0] == "field" else rows)]
     return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
 
