@@ -61,8 +61,8 @@ def check_url(url: object, *, allow_loopback: bool) -> None:
 
 _LETTERS = "01M820F8M1PPDB3PTA889S3Z63"
 _TRACE_ID = f"tr_{_LETTERS}"
-_PRIMARY = "openai/gpt-4.1"
-_FALLBACK = "anthropic/claude-sonnet-4-5"
+_PRIMARY = "openai/gpt-6.1-sol"
+_FALLBACK = "anthropic/claude-sonnet-5-5"
 _REJECTED = {"model": _PRIMARY, "reason": "budget_cost", "estimated_cost_usd": 0.0421}
 _TAGS = {"team": "search"}
 
