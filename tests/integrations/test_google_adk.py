@@ -12,7 +12,7 @@ from tests.frameworks import PASSED, list_tests, outcomes
 
 SUITE = Path(__file__).with_name("google_adk_suite.py")
 EXAMPLE = "test_an_example_runs_offline_and_prints_something[google_adk]"
-PAGE = "test_every_block_runs_and_prints_what_the_page_shows[docs/how-to/google-adk.md]"
+PAGE = "test_every_block_runs_and_prints_what_the_page_shows[docs/how-to/frameworks.md]"
 
 
 @pytest.fixture(scope="module")
