@@ -1,4 +1,4 @@
-"""Providers and storages of other packages, found by their entry points (``docs/how-to/plug-ins.md``)."""
+"""Providers and storages of other packages, found by their entry points (``docs/how-to/own-provider.md``)."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def open_storage(url: str, *, clock: Clock | None = None) -> Storage:
     """Make the storage of a URL: ``memory:``, ``sqlite:///path`` (``sqlite:////absolute/path``), or
     ``postgresql://user@host:5432/database`` with parameters of libpq such as ``?sslmode=verify-full``. The password
     comes from the URL, ``PGPASSWORD``, or the file named by ``PGPASSFILE``. URLs with other schemes are opened by
-    installed packages (``docs/how-to/plug-ins.md``).
+    installed packages (``docs/how-to/own-provider.md``).
 
     It is opened on first use. ``clock``: the ``FakeClock`` of a test. Raises ``ValidationFailed``."""
     if is_postgres(url):

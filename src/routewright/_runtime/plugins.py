@@ -1,4 +1,4 @@
-"""Providers and storages of other packages, by the names of their entry points (``docs/how-to/plug-ins.md``).
+"""Providers and storages of other packages, by the names of their entry points (``docs/how-to/own-provider.md``).
 
 Entry points are only read for a name that is not built in."""
 
