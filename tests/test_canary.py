@@ -415,22 +415,6 @@ async def test_a_refusal_shows_nothing(ask: Ask, options: Any, kind: type[Router
 # --- answers of a type
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        f'{{"{SAID}": "{CALLED}"}}',
-        SAID,
-    ],
-    ids=["a key", "a text"],
-)
-async def test_an_answer_that_does_not_fit_its_type_is_reported_without_its_text(answer: str, watch: Watch) -> None:
-    lines: list[Line] = [Delta(answer), Usage(90, 9), Finish("stop")]
-    scene = Scene(watch, [lines] * 2, [lines] * 2)
-    error = await scene.fails(UpstreamFailed, output_type=dict[str, int])
-    assert "invalid_output" in str(error)
-    assert any(answer in str(message.content) for message in scene.good.calls[1].messages), "it was to be mended"
-
-
 # --- guardrails
 
 STAGES: tuple[Stage, Stage] = ("input", "output")

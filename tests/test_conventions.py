@@ -145,12 +145,6 @@ def test_a_router_names_its_providers_and_models_and_no_key(monkeypatch: pytest.
     assert "CANARY" not in shown
 
 
-def test_a_repr_loads_nothing() -> None:
-    code = "import sys; from routewright import Router; print(repr(Router()), 'aiohttp' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "<Router with the providers of the environment> False\n"
-
-
 def test_a_router_of_few_models_names_them_all() -> None:
     router = Router(providers=[ScriptedProvider([], models=[ONE]), ScriptedProvider([], models=[TWO])])
     router.models()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -38,30 +38,6 @@ def axe(page: Page, within: str = "html") -> None:
         "([within, options]) => axe.run(within, options).then(results => results.violations)", [within, AXE_OPTIONS]
     )
     assert not violations, "\n".join(_describe(violation) for violation in violations)
-
-
-def longest_frame_ms(page: Page, action: Callable[[], object]) -> float:
-    """The longest time between two frames while the action runs and until it is drawn. It must not leave the page.
-
-    Other processes make frames longer: assert on the least of a few measurements."""
-    frames = page.evaluate_handle(
-        """() => {
-            const frames = {last: performance.now(), longest: 0, ended: false}
-            const step = () => {
-                const now = performance.now()
-                frames.longest = Math.max(frames.longest, now - frames.last)
-                frames.last = now
-                if (!frames.ended) requestAnimationFrame(step)
-            }
-            requestAnimationFrame(step)
-            return frames
-        }"""
-    )
-    action()
-    next_frame(page)
-    longest: float = frames.evaluate("frames => { frames.ended = true; return frames.longest }")
-    frames.dispose()
-    return longest
 
 
 def no_sideways_scroll(page: Page) -> None:

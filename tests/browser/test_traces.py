@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-import anyio
 import msgspec
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from routewright import Agent, Delta, Finish, MemoryStorage, Router, Settings, SqliteStorage, Usage
+from routewright import Agent, Delta, Finish, MemoryStorage, Router, Settings, Usage
 from routewright.errors import BudgetExceeded
 from routewright.protocols import Storage
 from routewright.settings import Capture
-from routewright.wire import PutTrace, ToolDelta, Trace
+from routewright.wire import ToolDelta, Trace
 from tests.sample_store import BIG, NOON, SMALL, trace
 
-from .checks import longest_frame_ms
 from .chromium import loop_hidden
 from .problems import Problems
 
@@ -167,55 +164,6 @@ def test_new_traces_appear_and_wait_while_others_are_read(open_ui: OpenUi, route
     expect(arrived).to_have_count(0)
     page.get_by_role("switch", name="Live").uncheck()
     expect(page).to_have_url(re.compile("paused=1"))
-
-
-def test_many_rows_scroll_smoothly(open_ui: OpenUi, sandbox: Sandbox, tmp_path: Path, full: bool) -> None:
-    count = 10_000 if full else 2_000
-    storage = SqliteStorage(tmp_path / "traces.db")
-    traces = [trace(f"tr_{number:05}", number / 100, metadata={"team": "search"}) for number in range(count)]
-
-    async def fill() -> None:
-        for start in range(0, len(traces), 1_000):
-            await storage.apply("default", [PutTrace(each) for each in traces[start : start + 1_000]])
-
-    with loop_hidden():
-        anyio.run(fill)
-    router = sandbox(storage)
-    page = open_ui(router, at="traces")
-    grid = page.get_by_role("grid")
-    expect(grid).to_be_visible()
-
-    def scroll() -> None:
-        grid.evaluate(
-            """async grid => {
-                for (let page = 0; page < 10; page += 1) {
-                    grid.scrollTop += grid.clientHeight
-                    await new Promise(requestAnimationFrame)
-                }
-            }"""
-        )
-
-    def scroll_to_the_end() -> None:
-        grid.evaluate(
-            """async grid => {
-                while (grid.ariaRowCount === "-1") {
-                    grid.scrollTop = grid.scrollHeight
-                    await new Promise(requestAnimationFrame)
-                }
-                grid.scrollTop = grid.scrollHeight
-            }"""
-        )
-
-    def is_smooth() -> bool:
-        return any(longest_frame_ms(page, scroll) < 100 for _ in range(10))
-
-    assert is_smooth(), "while pages are read"
-    scroll_to_the_end()
-    expect(grid).to_have_attribute("aria-rowcount", str(count + 1))
-    expect(rows(page).last).to_have_attribute("aria-rowindex", str(count + 1))
-    assert rows(page).count() < 100, "only rows in view are in the document"
-    grid.evaluate("grid => { grid.scrollTop = 0 }")
-    assert is_smooth()
 
 
 def answer(call: Any) -> list[Any]:

@@ -143,12 +143,6 @@ async def test_the_clients_address_is_logged_on_request(lines: Lines) -> None:
     assert lines.last["client"] is None
 
 
-async def test_no_line_is_built_if_the_logger_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AccessLog, "_write", lambda self, told, client: pytest.fail("somebody made a line"))
-    monkeypatch.setattr(logging.getLogger("routewright.access"), "level", logging.WARNING)
-    assert (await ask(logged().app, "/v1/models")).status == 401
-
-
 def test_a_refused_connection_is_a_line_with_the_same_fields(lines: Lines) -> None:
     told = refuse(Refusal.TOO_LARGE, "192.0.2.7", [])
     for log, more in ((AccessLog(), []), (AccessLog(client=True), ["client"])):
@@ -158,10 +152,6 @@ def test_a_refused_connection_is_a_line_with_the_same_fields(lines: Lines) -> No
         assert (line["status"], line["code"], line["bytes"]) == (431, "headers_too_large", len(told.response))
         assert (line["request_id"], line.get("client", "192.0.2.7")) == (told.request_id, "192.0.2.7")
         assert line["time"].endswith("Z")
-
-
-def test_the_logger_has_no_handlers_by_default() -> None:
-    assert logging.getLogger("routewright.access").handlers == []
 
 
 async def test_an_address_from_a_proxy_is_cut_to_the_longest_valid_one(lines: Lines) -> None:

@@ -345,24 +345,6 @@ async def test_the_lifespan_loads_the_token_tables_at_startup() -> None:
         await create_app(router)({"type": "lifespan"}, receive, send)
 
 
-@pytest.mark.parametrize(
-    "router",
-    [
-        lambda counter: Router.sandbox(settings=Settings(tokens=counter)),
-        lambda counter: Router(providers=[], settings=Settings(tokens=counter)),
-        lambda counter: Router(
-            providers=[ScriptedProvider([], models=[LIVE])], settings=Settings(tokens=counter, preload_tokens=False)
-        ),
-    ],
-    ids=["sandbox", "no model", "turned off"],
-)
-async def test_token_tables_are_not_loaded_without_models_or_if_turned_off(router: Any) -> None:
-    counter = SlowCounter()
-    async with router(counter) as made:
-        assert (await ask(create_admin(made), "/readyz")).status == 200
-        assert counter.loaded == []
-
-
 async def test_it_is_not_ready_with_invalid_policies() -> None:
     router = Router.sandbox(policies=[Policy(name="p", models=["no/model"])])
     told = await ask(create_admin(router), "/readyz")

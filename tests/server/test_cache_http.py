@@ -14,11 +14,10 @@ import pytest
 
 from routewright import MemoryStorage, Router
 from routewright.cli.serve import FLAGS
-from routewright.errors import ValidationFailed
 from routewright.serve.config import Sources
-from routewright.serve.parts import open_router, settings_of
-from routewright.serve.plan import CommandOptions, Plan
-from routewright.serve.prepare import plan_of, prepare, set_up_store
+from routewright.serve.parts import open_router
+from routewright.serve.plan import Plan
+from routewright.serve.prepare import plan_of, set_up_store
 from routewright.server.metrics import Metrics
 
 from .uvicorn_server import Site
@@ -140,35 +139,3 @@ def test_workers_share_the_cache_of_the_configuration() -> None:
 
     assert anyio.run(serve) == [False, True]
     assert Path("cache.db").is_file()
-
-
-@pytest.mark.usefixtures("_here")
-def test_the_cache_is_in_memory_by_default() -> None:
-    assert planned().cache == "memory:"
-    found = prepare(CommandOptions(None, {"cache": "cache.db"}, FLAGS), {})
-    assert found.facts["cache"] == "cache.db"
-    assert (
-        prepare(CommandOptions(None, {}, FLAGS), {"ROUTEWRIGHT_CACHE": "other.db"}).plan.cache == "sqlite:///other.db"
-    )
-    assert not Path("cache.db").exists()
-
-
-@pytest.mark.usefixtures("_here")
-def test_an_invalid_cache_url_is_refused() -> None:
-    for given, said in [
-        ("ftp://x", "--cache: is 'ftp://x'; write memory: or sqlite:///cache.db"),
-        ("./store.db", "--cache: is the file of the store; name another file, such as cache.db"),
-    ]:
-        with pytest.raises(ValidationFailed) as refused:
-            planned(cache=given)
-        assert str(refused.value).startswith(said)
-
-
-@pytest.mark.usefixtures("_here")
-def test_the_judge_can_be_switched_off_in_the_configuration() -> None:
-    Path("serve.toml").write_text("[settings.cache]\njudge_usd_a_day = 0\nlow_hit_rate = 0.5\n")
-    settings = settings_of(plan_of(Sources({}, FLAGS, {}, "serve.toml")))
-    assert (settings.cache.judge_usd_a_day, settings.cache.low_hit_rate) == (0, 0.5)
-    Path("serve.toml").write_text("[settings.cache]\njudge_usd_a_day = -1\n")
-    with pytest.raises(ValidationFailed, match="judge_usd_a_day: must be 0 or above"):
-        plan_of(Sources({}, FLAGS, {}, "serve.toml"))

@@ -14,7 +14,7 @@ import pytest
 
 from routewright import MemoryStorage, Model, Policy, RateLimits, Router
 from routewright.backends.clock import SystemClock
-from routewright.errors import NoCandidates, ProviderFault, StorageUnavailable
+from routewright.errors import ProviderFault, StorageUnavailable
 from routewright.testing import ScriptedProvider
 from routewright.testing.provider import Pause, Turn
 from routewright.wire import Delta, Finish, PolicyGuardrail, Pricing, ToolDelta, UpstreamCall, Usage
@@ -175,51 +175,15 @@ def test_2_1_a_field_is_accepted(place: Place, field: str) -> None:
     assert place.live.post("/v1/route", json={**HELLO, field: ACCEPTED[field]}).status_code == 200
 
 
-GOALS = [("goal", each) for each in ("cost", "quality", "stability")]
-STRATEGIES = [("strategy", each) for each in ("balanced", "cost-optimized", "quality-first", "latency-optimized")]
-
-
-@pytest.mark.parametrize(("field", "value"), GOALS + STRATEGIES)
-def test_2_1_goals_and_strategies(place: Place, field: str, value: str) -> None:
-    reason = place.live.post("/v1/route", json=ask(**{field: value})).json()["routing"]["decision_reason"]
-    assert re.search(f"{field}={value}[ :]", reason)
-
-
 def test_2_1_the_default_is_cost_under_balanced(place: Place) -> None:
     reason = place.live.post("/v1/route", json=HELLO).json()["routing"]["decision_reason"]
     assert reason.startswith("goal=cost strategy=balanced")
-
-
-def test_2_1_a_policy_overrides_goal_and_strategy(place: Place) -> None:
-    routing = place.live.post("/v1/route", json=ask(policy_id="careful", models=[STEADY])).json()["routing"]
-    assert routing["decision_reason"].startswith("goal=stability ")
-    assert re.fullmatch(r"careful@\d{4}-\d{2}-\d{2}", routing["policy_version"])
-
-
-def test_2_1_fallback_overrides_the_chain(place: Place) -> None:
-    assert place.live.post("/v1/route", json=ask()).json()["routing"]["fallback_chain"] == [STEADY]
-    none = place.live.post("/v1/route", json=ask(fallback={"models": []})).json()
-    assert none["routing"]["fallback_chain"] == []
 
 
 @pytest.mark.parametrize("budget", [{"maxCostUsd": 1e-9}, {"maxTokens": 2}])
 def test_2_1_a_budget_is_hard(place: Place, budget: dict[str, float]) -> None:
     answer = place.live.post("/v1/route", json=ask(budget=budget))
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, "router.budget_exceeded")
-
-
-@pytest.mark.parametrize("choice", ["required", "weather", {"type": "function", "function": {"name": "weather"}}])
-def test_2_1_a_tool_choice_is_accepted(place: Place, choice: Any) -> None:
-    answer = place.live.post("/v1/route", json=ask(tools=[WEATHER], tool_choice=choice))
-    assert answer.status_code == 200
-    if choice == "required":
-        assert answer.json()["tool_calls"][0]["function"] == {"name": "weather", "arguments": '{"city": "Oslo"}'}
-
-
-def test_2_1_metadata_is_indexed_into_traces(place: Place) -> None:
-    trace_id = place.live.post("/v1/route", json=ask(metadata={"row": "2.1"})).json()["trace_id"]
-    found = place.live.get("/v1/traces", params={"filter": "metadata.row=2.1"}).json()["data"]
-    assert [each["id"] for each in found] == [trace_id]
 
 
 # 2.2: the route response
@@ -374,28 +338,6 @@ def test_4_5_from_and_to_are_a_window(place: Place) -> None:
     before = place.live.get("/v1/traces", params={"to": created}).json()["data"]
     assert trace_id in [each["id"] for each in after]
     assert trace_id not in [each["id"] for each in before]
-
-
-def test_4_5_status_filters(place: Place) -> None:
-    place.live.post("/v1/route", json=ask("fault server"))
-    found = place.live.get("/v1/traces", params={"filter": "status=failed"}).json()["data"]
-    assert {each["status"] for each in found} == {"failed"}
-
-
-@pytest.mark.parametrize(
-    ("query", "code"),
-    [
-        ({"limit": "201"}, "validation_failed"),
-        ({"limit": "many"}, "validation_failed"),
-        ({"from": "yesterday"}, "validation_failed"),
-        ({"filter": "colour=red"}, "validation_failed"),
-        ({"cursor": "made-up"}, "cursor_invalid"),
-        ({"page": "2"}, "validation_failed"),
-    ],
-)
-def test_4_5_an_invalid_query_is_400(place: Place, query: dict[str, str], code: str) -> None:
-    answer = place.live.get("/v1/traces", params=query)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (400, code)
 
 
 # 4.1: route
@@ -575,32 +517,6 @@ def test_7_the_detail_of_a_refused_budget(place: Place) -> None:
     assert is_text(detail["suggestion"])
 
 
-def test_7_a_refusal_only_names_requested_models(place: Place) -> None:
-    asked = ask(budget={"maxCostUsd": 1e-9}, models=[CRANKY])
-    chat = {"messages": asked["messages"], "model": CRANKY, "max_tokens": 9, "routewright": {"budget": asked["budget"]}}
-    for path, body in {
-        "/v1/route": asked,
-        "/v1/decide": asked,
-        "/openai/v1/chat/completions": chat,
-        "/openai/v1/chat/completions ": {**chat, "stream": True},
-        "/anthropic/v1/messages": chat,
-    }.items():
-        error = place.live.post(path.strip(), json=body).json()["error"]
-        rejected = (error.get("detail") or error["details"])["rejected_candidates"]
-        assert [each["model"] for each in rejected] == [CRANKY], path
-
-
-def test_7_a_refusal_lists_the_requested_models_even_if_the_policy_allows_none(place: Place) -> None:
-    asked = ask(policy_id="careful", models=[CRANKY])
-    error = place.live.post("/v1/route", json=asked).json()["error"]
-    with pytest.raises(NoCandidates) as refused:
-        place.site.router.decide(asked)
-    rejected = error["detail"]["rejected_candidates"]
-    assert [(each["model"], each["reason"]) for each in rejected] == [(CRANKY, "whitelist")]
-    assert error["message"] == refused.value.message
-    assert rejected == refused.value.detail["rejected_candidates"]
-
-
 def test_7_500_hides_what_is_wrong_with_the_storage(place: Place) -> None:
     storage: Any = place.site.storage
     storage.away = True
@@ -656,8 +572,3 @@ def test_8_decide_and_count_tokens_count_as_requests(place: Place, path: str) ->
 def test_8_failures_that_count_have_the_headers(place: Place, row: str) -> None:
     answer = place.live.post("/v1/route", json=STATUSES[row].request)
     assert answer.headers["x-ratelimit-limit"] == "3000"
-
-
-@pytest.mark.parametrize("timeout", [0, -1, 3_600_001, True, "60000", 1.5])
-def test_8_timeouts_out_of_bounds_are_400(place: Place, timeout: Any) -> None:
-    assert place.live.post("/v1/route", json=ask(timeout_ms=timeout)).status_code == 400

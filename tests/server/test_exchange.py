@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-import anyio
 import msgspec
 import pytest
 
@@ -65,13 +64,6 @@ async def test_identifying_headers_must_not_be_repeated(name: str) -> None:
     scope["headers"] += [(name.encode(), b"application/json"), (name.encode(), b"b")]
     client = await ask(app_of(), scope, BODY)
     assert (client.status, client.json["error"]["code"]) == (400, "validation_failed")
-
-
-async def test_an_address_of_one_environment_refuses_callers_of_the_other() -> None:
-    router = Router(providers=[])
-    app = create_app(router, authenticate=lambda scope: Caller(environment="sandbox"), environment="production")
-    client = await ask(app, scope_of("GET", "/v1/models"))
-    assert (client.status, client.json["error"]["code"]) == (401, "authentication_failed")
 
 
 @pytest.mark.parametrize("coding", ["gzip", "br", "deflate, gzip"])
@@ -205,19 +197,6 @@ async def test_traces_are_written_at_shutdown() -> None:
 
     await app({"type": "lifespan"}, receive, send)
     assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
-
-
-async def test_concurrent_calls_do_not_mix() -> None:
-    app = app_of(answers=lambda call: str(call.messages[-1].content))
-    clients: dict[str, Client] = {}
-
-    async def one(text: str) -> None:
-        clients[text] = await ask(app, scope_of(), {"messages": [{"role": "user", "content": text}]})
-
-    async with anyio.create_task_group() as group:
-        for number in range(20):
-            group.start_soon(one, f"number {number}")
-    assert all(client.json["output"] == text for text, client in clients.items())
 
 
 @pytest.mark.parametrize(

@@ -226,13 +226,6 @@ def test_merged_messages_are_named_by_their_original_path() -> None:
     ]
 
 
-def test_an_unknown_message_index_stays_unchanged() -> None:
-    words = anthropic.WORDS.having({}, ["messages[0]"])
-    assert words.error(RouterError("key 'messages[99]', 'messages[0].content'")).message == (
-        "key 'messages[99]', 'messages[0]'"
-    )
-
-
 def test_the_clients_values_are_not_translated() -> None:
     words = Words(PLACES, "GET /models").having(places_of("gpt-x"))
     problem = Problem("models[0]", "unknown model 'params.models'", "did you mean 'params.model'?")
@@ -257,16 +250,3 @@ def test_an_error_that_ends_a_stream_names_the_clients_fields() -> None:
     assert b"no answer within routewright.timeout_ms=5" in frames.error_frame(
         RouterTimeoutError("no answer within timeout_ms=5")
     )
-
-
-@pytest.mark.parametrize("at", DOORS)
-async def test_a_named_model_is_followed_by_its_named_fallbacks(at: str) -> None:
-    chain = {"fallback": {"models": ["mistral/mistral-large-2512", "openai/gpt-4o"], "maxRetries": 0}}
-    faults = {"openai/gpt-4.1": "server", "mistral/mistral-large-2512": "server"}
-    app = create_app(Router.sandbox(faults=faults), authenticate=lambda scope: Caller())
-    alone = await ask(app, scope_of(path=at), body_at(at, model="openai/gpt-4.1"))
-    followed = await ask(app, scope_of(path=at), body_at(at, model="openai/gpt-4.1", routewright=chain))
-    assert (alone.status, followed.status) == (502, 200)
-    assert followed.headers["x-routewright-model"] == "openai/gpt-4o"
-    first = await ask(APP, scope_of(path=at), body_at(at, model="openai/gpt-4.1", routewright=chain))
-    assert first.headers["x-routewright-model"] == "openai/gpt-4.1"

@@ -13,7 +13,7 @@ import anyio
 import msgspec
 import pytest
 
-from routewright import Agent, Caller, Console, Router, ValidationFailed
+from routewright import Caller, Router
 from routewright.server import create_app
 from routewright.server.routes import ENDPOINTS
 
@@ -46,12 +46,7 @@ SEEDS: list[Any] = [
         "timeout_ms": 5000,
         "idempotency_key": "k",
     },
-    {"model": "auto", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9, "stream": True},
-    {
-        "model": "openai/gpt-4o",
-        "system": [{"type": "text", "text": "x"}],
-        "messages": [{"role": "user", "content": "Hi"}],
-    },
+    {"model": "auto", "messages": [{"role": "user", "content": "Hi"}], "system": "x", "max_tokens": 9, "stream": True},
 ]
 ODD: list[Any] = [
     *(None, True, False, 0, -1, 1, 1.5, 2**53, -(2**63), 1e308, "", "x", "\0", "é", "😀", "\u202e", "a" * 300),
@@ -63,14 +58,7 @@ HEADERS = [
 ]
 PATHS = [
     *(path.partition("{")[0] for path in ENDPOINTS),
-    "/",
-    "",
-    "*",
-    "/v1",
-    "/v1/",
-    "/v2/route",
-    "/v1/route/",
-    "/%2e/v1",
+    *("/", "", "*", "/v1", "/v1/", "/v2/route", "/v1/route/", "/%2e/v1"),
 ]
 METHODS = ["GET", "POST", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "BREW"]
 EXPLAINED = {502, 504}
@@ -134,31 +122,8 @@ class Fuzz:
     def query(self) -> str:
         if self.chance.random() < 0.6:
             return ""
-        names = [
-            "from",
-            "to",
-            "filter",
-            "limit",
-            "cursor",
-            "group_by",
-            "bucket",
-            "start_date",
-            "end_date",
-            self.text(9),
-        ]
-        values = [
-            "1",
-            "2026-11-01",
-            "status=failed",
-            "day",
-            "model",
-            "metadata.x>=1",
-            self.text(),
-            "%ff",
-            "%00",
-            "a,b",
-            "",
-        ]
+        names = [*"from to filter limit cursor group_by bucket start_date end_date".split(), self.text(9)]
+        values = [*"1 2026-11-01 status=failed day model metadata.x>=1 %ff %00 a,b".split(), self.text(), ""]
         pairs = (f"{self.chance.choice(names)}={self.chance.choice(values)}" for _ in range(self.chance.randrange(4)))
         return "&".join(pairs)
 
@@ -273,26 +238,3 @@ def test_no_value_of_a_field_causes_an_internal_error(full: bool, caplog: pytest
         anyio.run(run)
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
     assert {200, 400} <= {*answers}
-
-
-@pytest.mark.parametrize("usd", ["1e400", "1e19", "1000000001", "-0.01"])
-def test_one_bound_of_money_holds_at_every_door(usd: str) -> None:
-    app = create_app(Router.sandbox(), authenticate=lambda scope: Caller("default"))
-    doors = {
-        "/v1/route": ("budget", "maxCostUsd"),
-        "/v1/agents/run": ("total_budget_usd",),
-        "/openai/v1/chat/completions": ("routewright", "budget", "maxCostUsd"),
-    }
-
-    async def run() -> None:
-        for path, place in doors.items():
-            client = Client(with_value(BODIES[path], place, usd))
-            await app(scope_of("POST", path), client.receive, client.send)
-            assert client.status == 400, (path, client.body)
-            assert b"1000000000" in client.body or b"out of range" in client.body
-
-    anyio.run(run)
-    with pytest.raises(ValidationFailed, match="a number from 0 to 1000000000, in dollars"):
-        Console("memory:").blocking.create_account("acme", monthly_limit_usd=float(usd))
-    with pytest.raises(ValidationFailed, match="a number from 0 to 1000000000"):
-        Agent(Router.sandbox(), total_budget_usd=float(usd)).blocking.run("hi")

@@ -178,19 +178,3 @@ async def test_documents_are_refused_as_images_are() -> None:
 
 
 # Fields of vendors.
-
-
-async def test_fields_that_reach_other_machines_or_lift_a_cap_are_refused(server: tuple[str, LocalServer]) -> None:
-    machine = Machine(*server)
-    kind = server[0]
-    hello = {"models": [machine.model], "messages": [{"role": "user", "content": "Hi"}]}
-    fields: list[dict[str, Any]] = [
-        {"kv_transfer_params": {"remote_host": "10.0.0.7"}}, {"n_predict": -1}, {"bootstrap_host": "10.0.0.7"},
-        {"lora": []}, {"chat_template": "{{ 1 }}"}, {"options": {"num_predict": -1}},
-    ]  # fmt: skip
-    for field in fields:
-        body = {**hello, "params": {"extra": {kind: field}}}
-        assert (await ask(machine.app, scope_of(path="/v1/route"), body)).status == 400, field
-        with pytest.raises(ValidationFailed):
-            await machine.router.route(body, caller=KEYED)
-    assert machine.calls == 0

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -242,20 +241,6 @@ def test_a_failing_observer_is_logged_and_harms_nobody(caplog: pytest.LogCapture
             assert client.post("/v1/route", json=HELLO).status_code == 200
     assert seen == [200] * 3
     assert caplog.text.count("an observer of requests failed (logged once)") == 1
-
-
-async def test_durations_follow_the_routers_clock() -> None:
-    clock = FakeClock(100.0)
-    router = Router.sandbox(settings=Settings(clock=clock))
-    seen: list[float] = []
-    app = create_app(router, observers=[lambda exchange: seen.append(exchange.duration_s)])
-
-    async def send(message: Any) -> None:
-        await clock.advance(2.0)
-
-    scope = {"type": "http", "method": "GET", "path": "/nowhere", "headers": []}
-    await app(scope, None, send)  # type: ignore[arg-type]
-    assert seen == [4.0]
 
 
 def test_a_process_renders_the_metrics_of_all(tmp_path: Path) -> None:

@@ -32,27 +32,12 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="lo
 STREAM: dict[str, Any] = {"stream": True, "models": ["openai/gpt-5.4"]}
 
 
-def curl_of(page: str) -> list[str]:
+def ask_as_printed(page: str) -> str:
+    """The answer to the command on the page."""
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
     (line,) = [line for line in page.splitlines() if line.startswith("curl ")]
-    return shlex.split(line)
-
-
-def asked_as_printed(page: str) -> dict[str, object]:
-    """Run the line, with curl where there is one."""
-    command = curl_of(page)
-    if shutil.which("curl"):
-        done = subprocess.run([*command, "-sS"], capture_output=True, text=True, check=True, timeout=30)
-        answer = done.stdout
-    else:
-        headers = dict(command[place + 1].split(": ", 1) for place, word in enumerate(command) if word == "-H")
-        address = command[1].removeprefix("http://")
-        host, slash, path = address.partition("/")
-        connection = HTTPConnection(host, timeout=30)
-        connection.request("POST", slash + path, command[command.index("-d") + 1], headers)
-        answer = connection.getresponse().read().decode()
-        connection.close()
-    found: dict[str, object] = json.loads(answer)
-    return found
+    return subprocess.run([*shlex.split(line), "-sS"], capture_output=True, text=True, check=True, timeout=30).stdout
 
 
 def test_the_first_start_shows_keys_once_and_a_command_that_works(
@@ -63,7 +48,7 @@ def test_the_first_start_shows_keys_once_and_a_command_that_works(
         assert "ITS PLAN IS 'unlimited'" in server.page
         assert "OPENAI_API_KEY" in server.page
         assert "CANARY" not in server.page + server.log
-        assert "canned answer" in str(asked_as_printed(server.page)["output"])
+        assert "canned answer" in ask_as_printed(server.page)
         assert server.ask(server.keys["test"]).status == 200
         server.signal(signal.SIGTERM)
         assert server.ended() == 0

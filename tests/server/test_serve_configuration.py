@@ -288,23 +288,6 @@ def test_a_missing_extra_is_named(refused: Refused, monkeypatch: Patch) -> None:
     assert said == "'routewright serve' needs uvicorn, which is not installed; run: pip install 'routewright[server]'"
 
 
-def test_a_check_warns_that_metrics_need_prometheus_client(capsys: Capture, monkeypatch: Patch) -> None:
-    find = importlib.util.find_spec
-    with monkeypatch.context() as without:
-        without.setattr(prepare, "find_spec", lambda name: None if name == "prometheus_client" else find(name))
-        for options, said in (([], ""), (["--admin-port", "9100"], _NO_FIGURES)):
-            assert main(["serve", "--check", *options]) == 0
-            assert capsys.readouterr().err == said
-    assert main(["serve", "--check", "--admin-port", "9100"]) == 0
-    assert capsys.readouterr().err == ""
-
-
-_NO_FIGURES = (
-    "routewright: admin.port: /metrics will have no figures: prometheus_client is not installed; "
-    "run: pip install 'routewright[metrics]'\n"
-)
-
-
 async def test_two_first_starts_at_once_create_one_account() -> None:
     plan, made = planned(environment="sandbox"), list[Setup]()
 

@@ -9,11 +9,9 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-import anyio
-import msgspec
 import pytest
 
-from routewright import CallableProvider, Caller, Model, Pricing, Router, Settings, UpstreamCall
+from routewright import Caller, Model, Pricing, Router, Settings
 from routewright.backends.providers.openai import OpenAIProvider
 from routewright.backends.transport.connections import failure_of
 from routewright.errors import UpstreamFailed
@@ -121,42 +119,3 @@ def test_a_connection_error_is_described_without_the_systems_text(error: OSError
     assert fault.public == public
     assert fault.hint.startswith(hint)
     assert bool(fault.hint) == bool(hint)
-
-
-SECRET = "canary-7741"
-
-
-def faulty(call: UpstreamCall) -> str:
-    return SECRET.upper(1)  # type: ignore[call-arg]
-
-
-class Faulty:
-    """A provider with a mistake in it."""
-
-    name = "gpu"
-
-    def models(self) -> list[Model]:
-        return MODELS[:1]
-
-    def open(self, call: UpstreamCall) -> Any:
-        raise KeyError(SECRET)
-
-    async def aclose(self) -> None:
-        raise OSError(SECRET)
-
-
-@pytest.mark.parametrize(
-    ("provider", "kind"), [(CallableProvider(faulty, models=MODELS[:1]), TypeError), (Faulty(), KeyError)]
-)
-def test_a_bug_in_a_hosts_provider_is_the_cause_in_process_and_shown_nowhere_else(
-    provider: Any, kind: type[Exception], caplog: pytest.LogCaptureFixture
-) -> None:
-    router = Router(providers=[provider])
-    error = failed(router, Caller())
-    assert type(error.__cause__) is kind
-    assert error.message.endswith(f"; fix the provider: {kind.__name__} is a bug in its code")
-    trace = router.blocking.trace(error.trace_id or "")
-    said = anyio.run(ask, create_app(router, authenticate=lambda scope: Caller()), scope_of(), HELLO)
-    assert said.status == 502
-    router.blocking.close()
-    assert SECRET not in f"{error} {error.detail} {msgspec.json.encode(trace)!r} {said.body!r} {caplog.text}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
@@ -20,7 +20,7 @@ from routewright.server.vendor_requests import (
     places_of,
     read_options,
 )
-from routewright.wire import Goal, Reasoning, RouteRequest
+from routewright.wire import Reasoning, RouteRequest
 from tests.tables import table
 
 from .asgi_client import ask, scope_of
@@ -151,8 +151,3 @@ def test_only_reasoning_packed_here_is_unpacked(junk: Any) -> None:
     thought = Reasoning("google", [{"signature": "é", "n": 1}], "Hm.")
     assert Reasoning.unpack(thought.pack()) == Reasoning("google", [{"signature": "é", "n": 1}])
     assert Reasoning.unpack(junk) is None
-
-
-def test_auto_names_have_the_goals_of_the_request() -> None:
-    for goal in get_args(Goal):
-        assert add_options(HI, f"auto:{goal}", "openai", RoutingOptions(), KNOWN).goal == goal

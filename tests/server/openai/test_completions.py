@@ -79,12 +79,3 @@ def test_a_repeated_idempotency_key_makes_one_call() -> None:
         ]
     assert answers[0] == answers[1]
     assert len(provider.calls) == 1
-
-
-def test_a_key_used_at_another_path_is_a_conflict() -> None:
-    site = site_of(ScriptedProvider(["One.", "Two."], models=[ONE]))
-    headers = {"Idempotency-Key": "k1"}
-    with site.client(site.key()) as client:
-        assert client.post("/v1/route", json={"messages": HI}, headers=headers).status_code == 200
-        answer = client.post("/openai/v1/chat/completions", json=CHAT, headers=headers)
-    assert answer.status_code == 409
