@@ -27,9 +27,8 @@ from routewright import (
     ValidationFailed,
 )
 from routewright.errors import IdempotencyKeyReused, NotFound, PermissionDenied, QuotaExhausted
-from routewright.protocols import ToolContext, ToolFailed
+from routewright.protocols import ToolFailed
 from routewright.testing import FakeClock, ScriptedProvider
-from routewright.testing.provider import Pause
 from routewright.tools import FunctionTool
 from routewright.wire import Account as TheAccount
 from routewright.wire import (
@@ -143,13 +142,6 @@ def test_a_function_becomes_a_tool_by_its_signature() -> None:
         "required": ["a"],
         "additionalProperties": False,
     }
-
-
-async def test_the_step_limit_ends_a_run_in_the_middle_of_parallel_calls() -> None:
-    made = router([asks(("add", {"a": 1}), ("add", {"a": 2}), ("add", {"a": 3}))])
-    answer = await Agent(made, tools=[add], max_steps=3).run("go")
-    assert (answer.status, answer.marker) == ("partial", "max_steps_reached")
-    assert [step.action for step in answer.steps] == ["llm_call", "tool_call", "tool_call"]
 
 
 @table(
@@ -275,16 +267,6 @@ async def test_another_task_with_the_key_does_not_resume_an_interrupted_run(tmp_
     assert [message.content for message in calls_of(made)[-1].messages if message.role == "user"] == ["second"]
 
 
-async def test_the_same_task_with_the_key_resumes_an_interrupted_run(tmp_path: Path) -> None:
-    tool = Wait(60.0, 0.0)
-    made = router([asks(("wait", {})), "done"], storage=SqliteStorage(tmp_path / "store.db"))
-    agent = Agent(made, tools=[tool.wait])
-    await tool.interrupt(agent, "first", idempotency_key="k")
-    answer = await agent.run("first", idempotency_key="k")
-    assert [step.action for step in answer.steps] == ["llm_call", "tool_call", "llm_call"]
-    assert len(calls_of(made)) == 2
-
-
 async def test_a_run_that_waited_a_day_for_its_client_starts_again() -> None:
     clock = FakeClock()
     storage = Behind(MemoryStorage(clock=clock), clock)  # as any that keeps checkpoints
@@ -317,19 +299,6 @@ async def test_a_run_that_is_refused_is_refused_at_its_start() -> None:
             await stream.start()
         with pytest.raises(RuntimeError, match="make a new one"):
             await stream.start()
-
-
-async def test_a_run_that_is_left_before_its_first_step_has_ended_does_not_start_again() -> None:
-    clock = FakeClock()
-    provider = ScriptedProvider([[Pause(9.0)]], models=[ONE], clock=clock)
-    made = Router(providers=[provider], settings=Settings(clock=clock))
-    to_close.append(made)
-    stream = Agent(made).stream("go")
-    with clock.deadline(1.0):
-        await stream.start()
-    assert [event async for event in stream] == []
-    with pytest.raises(RuntimeError, match="make a new one"):
-        await stream.start()
 
 
 async def test_a_stream_has_events_for_each_step() -> None:
@@ -385,21 +354,6 @@ async def test_any_whole_number_of_milliseconds_is_a_step_timeout() -> None:
     made = router(["done"])
     answer = await Agent(made, tools=[add], per_step_timeout_ms=262_143).run("go")
     assert answer.status == "completed"
-
-
-async def test_a_cancelled_run_releases_its_hold() -> None:
-    storage = MemoryStorage()
-    tool = Wait()
-    await storage.apply("acme", [acme(plan="pro")])
-    agent = Agent(router(lambda call: asks(("wait", {})), storage=storage), tools=[tool.wait])
-    async with anyio.create_task_group() as group:
-        group.start_soon(partial(agent.run, "go", caller=Caller("acme")))
-        await tool.begun.wait()
-        assert len(storage.accounts.state.holds) == 1
-        group.cancel_scope.cancel()
-    assert storage.accounts.state.holds == {}
-    stored = await storage.scan("acme", Events(), after=None, limit=10)
-    assert [(each.type, each.data["status"]) for each in stored] == [("agent.run_completed", "failed")]
 
 
 async def test_a_run_that_makes_no_progress_asks_a_stronger_model() -> None:
@@ -500,35 +454,6 @@ async def test_a_conversation_is_remembered_only_where_it_is_named() -> None:
     calls = calls_of(made)
     assert [message.content for message in calls[1].messages][1:] == ["I am Ann.", "Hello Ann.", "Who am I?"]
     assert [message.content for message in calls[2].messages][1:] == ["Who am I?"]
-
-
-async def test_an_agent_as_a_tool_spends_of_the_same_budget() -> None:
-    def script(call: Any) -> Any:
-        last = call.messages[-1]
-        if last.content == "outer":
-            return asks(("helper", {"task": "inner"}))
-        return "inner done" if last.content == "inner" else "outer done"
-
-    made = router(script)
-    helper = Agent(made).as_tool("helper", "Helps.")
-    answer = await Agent(made, tools=[helper], total_budget_usd=1.0).run("outer")
-    assert answer.output == "outer done"
-    assert answer.steps[1].output["result"]["output"] == "inner done"
-    assert answer.steps[1].cost_usd > 0
-    assert answer.summary.total_cost_usd == pytest.approx(sum(step.cost_usd for step in answer.steps))
-
-
-async def test_the_cost_of_a_tool_counts_in_the_budget_of_its_run() -> None:
-    async def buys(context: ToolContext) -> str:
-        assert context.left_nanos is not None
-        context.spent_usd = min(0.9, context.left_nanos / 1e9)
-        return "bought"
-
-    made = router(lambda call: asks(("buys", {})))
-    answer = await Agent(made, tools=[buys], max_steps=50, total_budget_usd=0.95).run("go")
-    assert answer.status == "budget_exceeded"
-    assert answer.summary.total_cost_usd <= 0.95
-    assert [step.tool for step in answer.steps].count("buys") == 2
 
 
 async def test_leaving_a_stream_early_ends_the_run() -> None:

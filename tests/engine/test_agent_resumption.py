@@ -85,15 +85,6 @@ async def test_a_resumed_run_is_one_trace_in_the_order_of_its_steps(kind: str, t
 
 
 @STORAGES
-async def test_a_run_with_a_key_can_be_resumed(kind: str, tmp_path: Path) -> None:
-    made = router([asks(("ask_user", {})), "thanks"], storage=storage_of(kind, tmp_path))
-    agent = Agent(made, tools=[ASK_USER])
-    paused = await agent.run("go", idempotency_key="k")
-    done = await agent.resume(paused, {paused.pending_tool_calls[0].id: "blue"})
-    assert (done.status, done.output) == ("completed", "thanks")
-
-
-@STORAGES
 async def test_only_one_of_two_resumptions_continues_a_run(kind: str, tmp_path: Path) -> None:
     tool = Sending()
     made = router([asks(("ask_user", {})), asks(("send", {})), "done"], storage=storage_of(kind, tmp_path))
@@ -360,14 +351,6 @@ async def test_tool_spans_have_text_if_capture_is_on() -> None:
     trace = await made.trace(answer.trace_id)
     (span,) = (span for span in trace.spans if isinstance(span, ToolSpan))
     assert (span.input, span.output) == ({"text": '{"a":7,"b":8}'}, {"text": '{"result":15}'})
-
-
-async def test_a_budget_holds_in_the_sandbox_too() -> None:
-    made = Router.sandbox()
-    answer = await Agent(made, total_budget_usd=0.0).run("go")
-    assert answer.status == "budget_exceeded"
-    assert (await Agent(made, total_budget_usd=1.0).run("go")).status == "completed"
-    await made.aclose()
 
 
 async def test_a_server_applies_the_smaller_limit_and_python_the_given_one() -> None:

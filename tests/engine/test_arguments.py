@@ -283,20 +283,6 @@ def test_an_invalid_caller_is_refused_everywhere(router: Router, caller: Caller,
     assert refusal(lambda: router.as_caller(caller)).startswith(said)
 
 
-def test_a_view_needs_a_caller() -> None:
-    assert refusal(lambda: Router.sandbox().as_caller(wrong(None))) == "caller: is None; pass Caller(account=...)"
-
-
-async def test_a_sandbox_caller_has_the_models_that_providers_declare() -> None:
-    provider = CallableProvider(lambda call: "never", models=[MINE])
-    policy = Policy(name="p", models=["mine/one"])
-    router = Router(providers=[provider], policies=[policy]).as_caller(Caller(environment="sandbox"))
-    answer = await router.route("hi", policy_id="p")
-    assert answer.routing.selected_model == "mine/one"
-    assert "canned answer" in answer.output
-    assert {"mine/one", "openai/gpt-4o"} <= {model.id for model in router.models()}
-
-
 @pytest.mark.parametrize("trace_id", [None, 5, b"tr_1", ["tr_1"]])
 async def test_an_id_that_is_not_text_is_refused_by_its_type(trace_id: Any) -> None:
     router, store = Router.sandbox(), TraceStore(MemoryStorage())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -12,19 +11,17 @@ import pytest
 
 from routewright import (
     Answer,
-    Caller,
     MemoryStorage,
     Model,
     Policy,
     Pricing,
     ProviderFault,
     Router,
-    RouterError,
     Settings,
 )
 from routewright.errors import ContentRefused, RouterTimeoutError, UpstreamFailed
 from routewright.router import StepCall, StepDone
-from routewright.testing import FakeClock, Pause, ScriptedProvider
+from routewright.testing import Pause, ScriptedProvider
 from routewright.wire import Delta, FallbackDict, Finish, ModelSpan, PolicyWeights, UpstreamCall, Usage
 
 from .scripted_router import GOOD, SPARE, House, said
@@ -95,16 +92,6 @@ async def test_five_faults_open_a_circuit_and_the_next_decision_goes_elsewhere_a
     assert {model.id: model.availability.status for model in house.router.models()}[GOOD.id] == "degraded"
 
 
-async def test_a_share_of_faults_opens_a_circuit_too() -> None:
-    good = Switch()
-    house = house_of(good)
-    for n in range(40):
-        good.up = n % 2 == 0
-        await ask(house)
-    assert len(house.good.calls) == 20
-    assert circuit_open(house) == [GOOD.id]
-
-
 async def test_a_probe_is_one_call_though_fifty_requests_come_in_the_same_instant() -> None:
     good, house = await opened()
     good.up, good.takes_s = True, 1.0
@@ -125,19 +112,6 @@ async def test_a_probe_is_one_call_though_fifty_requests_come_in_the_same_instan
     assert (after.routing.selected_model, probes(after), kept_away(after)) == (GOOD.id, [False], [])
 
 
-async def test_a_probe_that_fails_keeps_the_model_away_for_fifteen_seconds_more() -> None:
-    _, house = await opened()
-    await house.clock.advance(10.0)
-    answer = await ask(house)
-    assert (answer.routing.selected_model, probes(answer)) == (SPARE.id, [True, False])
-    await house.clock.advance(14.9)
-    await ask(house)
-    assert len(house.good.calls) == 6
-    await house.clock.advance(0.2)
-    await ask(house)
-    assert len(house.good.calls) == 7
-
-
 @pytest.mark.parametrize(("told_s", "alone_s"), [(2.0, 2.0), (6.0, 6.0), (86_400.0, 300.0)])
 async def test_a_model_is_left_alone_by_every_call_until_its_retry_after_has_passed(
     told_s: float, alone_s: float
@@ -155,16 +129,6 @@ async def test_a_model_is_left_alone_by_every_call_until_its_retry_after_has_pas
     assert (await ask(house)).routing.selected_model == SPARE.id
     await house.clock.advance(0.2)
     assert (await ask(house)).routing.selected_model == GOOD.id
-
-
-async def test_a_retry_after_that_is_waited_out_opens_no_circuit() -> None:
-    limited = said(ProviderFault("rate_limited", retry_after=2.0))
-    house = house_of([limited, said(Delta("Blue."), Finish("stop")), said(Delta("Blue."), Finish("stop"))])
-    async with anyio.create_task_group() as group:
-        group.start_soon(partial(ask, house, fallback={"maxRetries": 1}))
-        await house.clock.advance(1.0)
-        assert (await ask(house)).routing.selected_model == GOOD.id
-    assert len(house.good.calls) == 3
 
 
 async def test_a_model_with_a_retry_after_is_called_if_no_other_is_left() -> None:
@@ -267,30 +231,6 @@ async def test_faults_caused_by_the_caller_open_no_circuit(
     assert house.left_open == 0
 
 
-async def test_a_thousand_refused_prompts_of_one_account_harm_no_other(full: bool) -> None:
-    def good(call: UpstreamCall) -> Any:
-        return ProviderFault("refused") if call.messages[0].content == "poison" else "Blue."
-
-    house, models = house_of(good), set()
-    bad, well = (house.router.as_caller(Caller(account=name)) for name in ("bad", "well"))
-    for n in range(1_000 if full else 200):
-        with pytest.raises(ContentRefused):
-            await bad.route("poison", policy_id="best")
-        if n % 10 == 0:
-            models.add((await well.route("hi", policy_id="best")).routing.selected_model)
-    assert models == {GOOD.id}
-    assert circuit_open(house) == []
-
-
-async def test_faults_of_the_sandbox_open_nothing() -> None:
-    clock = FakeClock()
-    router = Router.sandbox(faults={"*": "server"}, settings=Settings(clock=clock, rng=Random(1)))
-    for _ in range(30):
-        with pytest.raises(RouterError):
-            await router.route("hi", fallback={"models": [], "maxRetries": 0})
-    assert router._parts.fleet("sandbox").circuits.tripped == frozenset()
-
-
 # --- credentials
 
 
@@ -312,42 +252,7 @@ async def test_a_refused_key_keeps_away_all_models_of_its_provider_at_once() -> 
     assert kept_away(answer) == [GOOD.id, "good/twin"]
 
 
-async def test_a_model_that_fails_leaves_its_siblings_in_service() -> None:
-    house = siblings(lambda call: ProviderFault("server") if call.model.id == GOOD.id else "Blue.")
-    for _ in range(5):
-        await ask(house, models=[GOOD.id, SPARE.id])
-    answer = await ask(house)
-    assert (answer.routing.selected_model, kept_away(answer)) == ("good/twin", [GOOD.id])
-
-
 # --- when all are open
-
-
-async def test_if_all_circuits_are_open_the_one_due_first_is_called() -> None:
-    good, spare = Switch(), Switch()
-    house = house_of(good, spare)
-    good.up = spare.up = False
-    for _ in range(5):
-        with pytest.raises(UpstreamFailed):
-            await ask(house, models=[SPARE.id])
-    await house.clock.advance(1.0)
-    for _ in range(5):
-        with pytest.raises(UpstreamFailed):
-            await ask(house, models=[GOOD.id])
-    spare.up = True
-    answer = await ask(house)
-    assert (answer.routing.selected_model, probes(answer)) == (SPARE.id, [True])
-    assert len(house.good.calls) == 5
-    assert GOOD.id in kept_away(answer)
-    assert circuit_open(house) == [GOOD.id], "its answer closed the other"
-
-
-async def test_a_lone_model_is_called_in_all_requests_and_no_more_than_once_in_each() -> None:
-    house = house_of(lambda call: ProviderFault("server"))
-    for _ in range(20):
-        with pytest.raises(UpstreamFailed):
-            await ask(house, models=[GOOD.id])
-    assert len(house.good.calls) == 20
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -372,14 +277,6 @@ async def test_a_cancelled_probe_makes_room_for_another(streamed: bool) -> None:
     assert (len(house.good.calls), house.left_open) == (7, 0)
 
 
-async def test_a_probe_without_a_verdict_makes_room_for_another() -> None:
-    good, house = await opened()
-    good.fault = ProviderFault("request")
-    await house.clock.advance(10.0)
-    for _ in range(2):
-        assert probes(await ask(house)) == [True, False]
-
-
 # --- load, and replay
 
 
@@ -401,24 +298,6 @@ async def test_calls_against_dead_providers_stay_within_the_retry_budget(full: b
     seconds = house.clock.monotonic() + 10
     assert calls <= attempts <= calls * 2 + 0.2 * calls + 10 * seconds
     assert house.left_open == 0
-
-
-async def test_decisions_taken_with_open_circuits_are_replayed_alike() -> None:
-    storage = MemoryStorage()
-    house = siblings(lambda call: ProviderFault("auth", status=401), storage)
-    await ask(house)
-    answer = await ask(house)
-    await house.clock.advance(10.0)
-    later = await ask(house)
-    await house.router.flush()
-    again = Router(providers=[], catalogue=None, storage=storage, settings=Settings(clock=house.clock))
-    for each in (answer, later):
-        for router in (house.router, again):
-            replayed = router.replay(each.trace)
-            assert replayed.digest == each.decision.digest
-            assert [(r.model, r.reason) for r in replayed.rejected] == [
-                (r.model, r.reason) for r in each.decision.rejected
-            ]
 
 
 FAULTS = ["auth", "connect", "rate_limited", "server", "malformed", "timeout"]

@@ -25,7 +25,7 @@ from routewright import (
     ValidationFailed,
 )
 from routewright.cache import CacheSettings, MemoryCache
-from routewright.errors import NotFound, QuotaExhausted, UpstreamFailed
+from routewright.errors import NotFound, UpstreamFailed
 from routewright.router import StepDone
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.wire import (
@@ -278,14 +278,6 @@ async def test_only_whole_answers_are_kept(answer: Any) -> None:
     assert (await at.router.cache.stats()).entries == 0
 
 
-async def test_a_failed_call_keeps_nothing() -> None:
-    answers = iter([ProviderFault("request"), "fine"])
-    at = shop(lambda call: next(answers))
-    with pytest.raises(UpstreamFailed):
-        await at.ask()
-    assert (await at.ask()).output == "fine"
-
-
 async def test_a_stream_is_kept_and_served_again_with_the_same_events() -> None:
     at = shop([Delta("an "), Delta("answer"), *WHOLE])
 
@@ -470,12 +462,6 @@ async def test_a_similar_question_is_a_hit_and_its_span_says_why() -> None:
     assert (guarded.routing.cache_hit, span_of(guarded).refused_by) == (False, "numbers")
 
 
-async def test_a_share_of_the_hits_is_answered_live_and_compared() -> None:
-    at = shop("the same", settings={"embedder": Places()})
-    explored = await at.explore()
-    assert (explored.routing.cache_hit, span_of(explored).explored, at.calls) == (False, True, 2)
-
-
 async def test_images_and_tools_are_only_found_by_the_same_request() -> None:
     places = Places()
     at = shop(settings={"embedder": places})
@@ -502,15 +488,6 @@ class Judged:
     async def compare(self, question: str, cached: str, live: str) -> bool | None:
         self.asked.append((question, cached, live))
         return self.said
-
-
-async def test_a_comparator_that_waits_is_asked_behind_the_answer() -> None:
-    judged = Judged(True)
-    at = shop(settings={"embedder": Places(), "comparators": (judged,)})
-    async with at.router:
-        await at.explore()
-        await at.clock.sleep(1.0)
-        assert judged.asked == [(SIMILAR, "answer 1", "answer 2")]
 
 
 async def test_the_judge_is_a_call_of_the_same_caller_within_its_budget() -> None:
@@ -650,13 +627,6 @@ async def test_steps_need_no_call_on_a_cache_hit() -> None:
     with at.router.steps("Why?", cache=EXACT) as steps:
         assert isinstance(steps.next(), StepDone)
     assert steps.result.routing.cache_hit
-
-
-async def test_route_many_makes_one_call_for_equal_requests() -> None:
-    at = shop(SLOW)
-    answers = await at.router.route_many(["Why?"] * 5, cache=EXACT)
-    assert len(answers) == 5
-    assert at.calls == 1
 
 
 async def test_a_trace_of_a_hit_replays_its_decision() -> None:
@@ -808,46 +778,6 @@ async def test_an_entry_removed_while_it_is_made_is_not_kept() -> None:
     assert (await at.router.cache.stats()).entries == 0
 
 
-async def test_feedback_may_change_its_mind() -> None:
-    at = shop()
-    await at.ask()
-    hit = await at.ask()
-    await at.router.feedback(hit.trace_id, 1.0)
-    await at.router.feedback(hit.trace_id, 0.0)
-    assert not (await at.ask()).routing.cache_hit
-
-
-@pytest.mark.parametrize("form", ["plain", "stream"])
-async def test_cancelled_at_any_await_a_refusal_delays_no_call(form: str) -> None:
-    at, waited = 0, 1
-    while waited >= at:
-        at += 1
-        bank = await Bank([*ANSWER], terms=[account(monthly_nanos=10)]).open()
-        slow = Dawdling(bank.clock)
-        settings = Settings(clock=bank.clock, rng=Chance(), cache=CacheSettings(embedder=slow, judge_usd_a_day=0))
-        router = Router(
-            providers=[bank.good], catalogue=Catalogue(()), storage=bank.storage, cache=slow, settings=settings
-        ).as_caller(ACME)
-
-        async def begin(router: Router = router) -> None:
-            if form == "plain":
-                await router.route("Why?", cache=EXACT)
-            else:
-                async with router.stream("Why?", cache=EXACT) as stream:
-                    await anext(stream)
-
-        async def ask(begin: Any = begin) -> None:
-            with pytest.raises(QuotaExhausted):
-                await begin()
-
-        with anyio.CancelScope() as scope:
-            awaited = CancelAt(ask(), at, scope)
-            await awaited
-        waited = awaited.waited
-        assert router.engine.caching._flights == {}, at
-        await router.aclose()
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -926,11 +856,6 @@ def test_code_without_await_reaches_the_cache_through_the_blocking_router() -> N
         router.route("Why?", cache=True)
         assert router.cache.stats().entries == 1
         assert router.cache.invalidate(everything=True) == 1
-
-
-async def test_comparators_are_a_sequence() -> None:
-    with pytest.raises(ValidationFailed, match="comparators"):
-        CacheSettings(comparators=Judged(True))  # type: ignore[arg-type]
 
 
 def slow_shop(answer: Any = None, **settings: Any) -> Shop:
@@ -1164,19 +1089,3 @@ async def test_a_comparator_that_fails_is_logged_once(caplog: pytest.LogCaptureF
             await at.ask(question, CacheOpts(threshold=0.999))
             await at.clock.sleep(15.0)
     assert caplog.text.count("a comparator of answers failed") == 1
-
-
-async def test_a_failing_comparator_does_not_hide_a_failing_cache(caplog: pytest.LogCaptureFixture) -> None:
-    at, cache = await sharing_shop()
-    async with at.router:
-        calibrations = at.router.engine.caching.calibrations
-        (space,) = calibrations._spaces.values()
-        cache.failing = True
-        with caplog.at_level(logging.WARNING), calibrations._logging_faults("a comparator of answers"):
-            raise OSError("no model")
-        with caplog.at_level(logging.WARNING):
-            await calibrations._exchange(space)
-            await calibrations._exchange(space)
-        cache.failing = False
-    assert caplog.text.count("a comparator of answers failed") == 1
-    assert caplog.text.count("the response cache failed") == 1

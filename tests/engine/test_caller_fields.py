@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from routewright import (
-    Agent,
     AnthropicProvider,
     CallableProvider,
     Caller,
@@ -137,31 +136,10 @@ def test_the_refusal_says_what_may_be_sent_and_how_the_owner_allows_more() -> No
     )
 
 
-def test_a_provider_that_is_not_there_has_the_common_list() -> None:
-    router = Router(providers=[provider_of("vllm")])
-    assert refused(router, {"elsewhere": {"top_k": 1}}) == []
-    assert refused(router, {"elsewhere": {"x": 1}}) == ["params.extra.elsewhere.x"]
-
-
-def test_a_server_checks_fields_of_callers_without_a_key() -> None:
-    router = Router(providers=[provider_of("vllm")])
-    with pytest.raises(ValidationFailed):
-        _ = router.prepare("Hi", params={"extra": {"vllm": {"x": 1}}}).decision
-
-
 def test_a_policys_own_fields_are_not_the_callers() -> None:
     policy = Policy(name="house", params=Params(extra={"vllm": {"chat_template_kwargs": {"a": 1}}}))
     router = Router(providers=[provider_of("vllm")], policies=[policy])
     assert router.decide("Hi", policy_id="house", caller=KEYED).model == "vllm/one"
-
-
-@pytest.mark.anyio
-async def test_an_agents_own_fields_are_not_the_callers() -> None:
-    params = {"extra": {"scripted": {"chat_template_kwargs": {"a": 1}}}}
-    model = Model(id="scripted/one", quality=0.5, pricing_per_1m=Pricing(1.0, 1.0))
-    router = Router(providers=[ScriptedProvider(["Done."], models=[model])])
-    answer = await Agent(router.as_caller(KEYED), params=params).run("Do it.")
-    assert answer.output == "Done."
 
 
 def test_vendor_fields_of_callers_have_a_size() -> None:
@@ -170,12 +148,6 @@ def test_vendor_fields_of_callers_have_a_size() -> None:
     assert refused(router, {"vllm": {"logit_bias": biases}}) == ["params.extra"]
     assert refused(router, {"vllm": {"logit_bias": biases}}, Caller()) == []
     assert refused(router, {"vllm": {"logit_bias": dict(islice(biases.items(), 1_000))}}) == []
-
-
-def test_the_sandbox_takes_what_the_vendors_take() -> None:
-    router = Router.sandbox()
-    assert refused(router, {"anthropic": {"metadata": {"user_id": "ann"}}, "openai": {"store": False}}) == []
-    assert refused(router, {"openai": {"x": 1}}) == ["params.extra.openai.x"]
 
 
 def test_the_strictest_of_two_providers_with_one_name_counts() -> None:

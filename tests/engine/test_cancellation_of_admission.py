@@ -195,14 +195,6 @@ async def test_cancelled_at_any_await_steps_hold_nothing() -> None:
     assert await awaits(hosted, "an answer") > 1
 
 
-@pytest.mark.parametrize("call", [bare, hosted])
-async def test_cancelled_at_any_time_nothing_stays_taken(call: Call, full: bool) -> None:
-    steps, step_s = 0, step_of(full) / 2  # these calls wait less
-    while await cancelled(call, "an answer", 10**9, after_s=steps * step_s):
-        steps += 1
-    assert steps > (5 if full else 1)
-
-
 async def awaits(call: Call, scene: str) -> int:
     """Cancel a call at each of its awaits; says how many there were."""
     at, waited = 0, 1

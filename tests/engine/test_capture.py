@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import pickle
 import threading
 import time
-import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,6 @@ from routewright import (
     Event,
     MemoryStorage,
     Message,
-    Model,
     NoCandidates,
     PatternGuardrail,
     ProviderFault,
@@ -37,27 +34,24 @@ from routewright import (
     Trace,
     TraceStore,
 )
-from routewright._core.guardrails.capture import redact_patterns
 from routewright._core.guardrails.texts import PIECE_CHARS
 from routewright._engine import capture
 from routewright._engine.capture import Captured, Capturing, redacting
 from routewright.backends.clock import SystemClock
-from routewright.errors import BlockedByPolicy, InternalError, UpstreamFailed
+from routewright.errors import BlockedByPolicy, UpstreamFailed
 from routewright.protocols import Storage
 from routewright.router import StepCall, StepDone
-from routewright.testing import FakeClock, Pause, ScriptedProvider
+from routewright.testing import FakeClock, Pause
 from routewright.wire import (
     Content,
     Delta,
     Finish,
     FunctionCall,
     PutSnapshot,
-    Stage,
     TextPart,
     ToolCall,
     ToolDelta,
     Usage,
-    Verdict,
     Write,
     Written,
 )
@@ -224,17 +218,6 @@ async def test_the_prompt_of_a_cancelled_call_is_kept(ask: Ask) -> None:
     assert (trace.status, trace.content) == ("cancelled", ASKED_ALONE)
 
 
-async def test_the_prompt_of_a_dropped_stream_is_kept() -> None:
-    house = keeping([WHOLE])
-    stream = house.router.stream(PROMPT, goal="quality")
-    await anext(stream)
-    await anext(stream)
-    del stream
-    await house.router.flush()
-    trace = await only_trace(house)
-    assert (trace.status, trace.content) == ("cancelled", ASKED_ALONE)
-
-
 @pytest.mark.parametrize(
     ("options", "error"),
     [({"budget": {"maxCostUsd": 0.0}}, BudgetExceeded), ({"tools": [{"type": "function", "name": "f"}]}, NoCandidates)],
@@ -250,20 +233,6 @@ async def test_the_prompt_of_a_call_without_candidates_is_kept(
 
 
 # --- behind the guardrails
-
-
-class Judge:
-    """A guardrail of one's own."""
-
-    name = "judge"
-    stages: Sequence[Stage] = ("input",)
-    holds = None
-
-    def __init__(self, verdict: Callable[[str], Verdict]) -> None:
-        self._verdict = verdict
-
-    def check(self, text: str, stage: Stage) -> Verdict:
-        return self._verdict(text)
 
 
 MAIL = "anna@example.com"
@@ -286,16 +255,6 @@ async def test_the_prompt_of_a_blocked_request_is_kept_as_redacted(ask: Any) -> 
         await ask(house.router, [Message("system", f"You are {MAIL}."), Message("user", "forbidden")])
     content = Content(messages=[Message("system", "You are [email]."), Message("user", "forbidden")])
     assert (await only_trace(house)).content == content
-
-
-async def test_the_prompt_is_kept_as_redacted_if_a_guardrail_fails() -> None:
-    def fail(text: str) -> Verdict:
-        raise ValueError(text)
-
-    house = keeping([], guardrails=[MAILS, Judge(fail)])
-    with pytest.raises(InternalError):
-        await house.router.route(f"Who is {MAIL}?")
-    assert (await only_trace(house)).content == Content(messages=[Message("user", "Who is [email]?")])
 
 
 async def test_a_blocked_answer_is_not_kept() -> None:
@@ -330,20 +289,6 @@ async def test_tool_calls_their_results_and_images_are_kept_in_their_places() ->
         output="",
         tool_calls=[ToolCall("c2", FunctionCall("look", '{"of": "***"}'))],
     )
-
-
-class GivesJson(ScriptedProvider):
-    """Has a model that answers in JSON."""
-
-    def models(self) -> list[Model]:
-        return [msgspec.structs.replace(model, structured_output=True) for model in super().models()]
-
-
-async def test_of_a_repaired_answer_the_last_version_and_the_callers_prompt_are_kept() -> None:
-    house = keeping(['{"of": "canary"}', '{"canary": 7}'], kind=GivesJson)
-    answer = await house.router.route(PROMPT, goal="quality", output_type=dict[str, int])
-    assert answer.data == {"canary": 7}
-    assert (await only_trace(house)).content == Content(messages=CONTENT.messages, output='{"***": 7}')
 
 
 # --- the redactor harms no call
@@ -395,27 +340,6 @@ async def test_the_log_names_a_redactors_failure_once_without_the_text(
     assert SECRET not in caplog.text
 
 
-async def test_every_kind_of_redactor_failure_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    def by_turns(text: str) -> Any:
-        return None if text == PROMPT else raising(ValueError)(text)
-
-    house = keeping([WHOLE], capture=captured(by_turns))
-    answer = await house.router.route(PROMPT, goal="quality")
-    assert answer.trace.content == Content(messages=[Message("user", NOTE)], output=NOTE)
-    said = [record.getMessage() for record in caplog.records]
-    assert [line.split(":")[0] for line in said] == [
-        "the redactor returned NoneType instead of a text",
-        "the redactor raised ValueError",
-    ]
-
-
-async def test_a_working_redactor_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("DEBUG", logger="routewright"):
-        house = keeping([WHOLE])
-        assert (await house.router.route(PROMPT, goal="quality")).trace.content == CONTENT
-    assert caplog.records == []
-
-
 def test_an_interrupt_during_redaction_is_not_a_failure(caplog: pytest.LogCaptureFixture) -> None:
     def interrupted(text: str) -> str:
         raise KeyboardInterrupt
@@ -424,33 +348,6 @@ def test_an_interrupt_during_redaction_is_not_a_failure(caplog: pytest.LogCaptur
     with pytest.raises(KeyboardInterrupt):
         _ = words.content
     assert caplog.records == []
-
-
-def test_the_built_in_redactor_is_called_directly() -> None:
-    redactor: Any = Capturing(None, prompts=True, answers=True)._redactor
-    assert redactor.func is redact_patterns
-
-
-class Words(str):
-    """A text whose end can be seen."""
-
-
-class Said(list[Any]):
-    """Messages or tool calls whose end can be seen."""
-
-
-def test_the_original_text_is_dropped_after_redaction() -> None:
-    said = Said([Message("user", PROMPT)]), Words(ANSWER), Said([ToolCall("c1", FunctionCall("look", "{}"))])
-    ends = [weakref.ref(each) for each in said]
-    words = Captured(lambda text: text.replace(SECRET, "***"), *said)
-    del said
-    gc.collect()
-    assert None not in [end() for end in ends], "nobody asked yet"
-    for _ in range(2):
-        assert words.content.output == ANSWERED
-        gc.collect()
-        assert [end() for end in ends] == [None] * 3
-    assert words.size > 0
 
 
 async def test_a_slow_redactor_delays_no_answer(tmp_path: Path) -> None:
@@ -530,19 +427,6 @@ async def test_reading_a_queued_trace_does_not_block_the_loop_for_its_redactor(
         storage.go_on.set()
 
 
-async def test_a_slow_redactor_does_not_block_the_background(tmp_path: Path) -> None:
-    redactor = Held()
-    settings = Settings(capture=Capture(redactor=redactor))
-    async with Router.sandbox(storage=SqliteStorage(tmp_path / "traces.db"), settings=settings) as router:
-        first = await router.route("one")
-        assert await anyio.to_thread.run_sync(redactor.began.wait, 60)
-        second = await anyio.to_thread.run_sync(router.blocking.route, "two")  # which runs there
-        redactor.end.set()
-        await router.flush()
-        for answer in (first, second):
-            assert (await router.traces.get(answer.trace_id)).content == STARRED
-
-
 async def test_a_call_with_limits_waits_for_a_redactor_only_until_its_deadline(tmp_path: Path) -> None:
     storage, redactor = SqliteStorage(tmp_path / "traces.db"), Held()
     async with Console(storage, secret="0123456789abcdef" * 4) as console:
@@ -576,16 +460,6 @@ async def test_long_texts_are_redacted_one_at_a_time(monkeypatch: pytest.MonkeyP
     assert (len(most), max(most)) == (8, 1)
 
 
-async def test_a_hosts_redactor_waits_for_no_other() -> None:
-    together = threading.Barrier(2)
-
-    def redact(text: str) -> str:
-        together.wait(60)
-        return "*"
-
-    await redact_long_texts(redact, 2)
-
-
 async def redact_long_texts(redact: Callable[[str], str], number: int) -> None:
     async def read(words: Captured) -> None:
         assert (await redacting(lambda: words.content, [words], SystemClock())).messages == [Message("user", "*")]
@@ -595,20 +469,6 @@ async def redact_long_texts(redact: Callable[[str], str], number: int) -> None:
             group.start_soon(read, Captured(redact, [Message("user", "a" * (PIECE_CHARS + 1))], None, None))
 
 
-async def test_cancelling_during_redaction_does_not_wait_for_it() -> None:
-    storage, redactor = HeldUp(), Held()
-    async with Router.sandbox(storage=storage, settings=Settings(capture=Capture(redactor=redactor))) as router:
-        answer = await router.route("one")
-        async with anyio.create_task_group() as group:
-            group.start_soon(router.trace, answer.trace_id)
-            assert await anyio.to_thread.run_sync(redactor.began.wait, 60)
-            group.cancel_scope.cancel()
-        assert not redactor.end.is_set()
-        redactor.end.set()
-        assert (await router.trace(answer.trace_id)).content == STARRED
-        storage.go_on.set()
-
-
 async def test_a_trace_is_redacted_in_place_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("can't start new thread")
@@ -616,15 +476,6 @@ async def test_a_trace_is_redacted_in_place_where_no_thread_can_be_started(monke
     captured = Captured(Censor(), [Message("user", PROMPT)], ANSWER, None)
     monkeypatch.setattr(anyio.to_thread, "run_sync", fail)
     assert await redacting(lambda: captured.content, [captured], SystemClock()) == CONTENT
-
-
-async def test_memory_storage_makes_no_call_wait_for_a_redactor() -> None:
-    censor = Censor()
-    house = keeping([WHOLE], capture=captured(censor))
-    answer = await house.router.route(PROMPT, goal="quality")
-    assert censor.seen == []
-    assert answer.trace.content == CONTENT
-    assert censor.seen == [PROMPT, ANSWER]
 
 
 # --- where it comes back
@@ -712,17 +563,6 @@ async def test_decision_and_explanation_are_those_of_a_trace_without_content(kep
     assert kept.router.replay(trace).digest == answer.decision.digest
     assert kept.router.explain(trace) == kept.router.explain(msgspec.structs.replace(trace, content=None))
     assert trace._repr_html_() == msgspec.structs.replace(trace, content=None)._repr_html_()
-
-
-@storages
-async def test_changing_a_trace_changes_no_other_copy(kept: Kept) -> None:
-    answer = await kept.ask()
-    for trace in (answer.trace, await kept.router.trace(answer.trace_id), answer.trace.copy()):
-        assert trace.content is not None
-        assert trace.content.messages is not None
-        trace.content.messages.clear()
-    await kept.router.flush()
-    assert answer.trace.content == (await kept.router.trace(answer.trace_id)).content == CONTENT
 
 
 async def test_a_pickled_answer_has_only_the_redacted_prompt() -> None:

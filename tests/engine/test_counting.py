@@ -14,10 +14,8 @@ from msgspec.structs import replace
 
 from routewright import (
     CallableProvider,
-    Catalogue,
     MemoryStorage,
     Model,
-    NoCandidates,
     Pricing,
     Router,
     Settings,
@@ -120,18 +118,6 @@ async def test_a_prompt_of_middle_length_passes_long_ones() -> None:
         go_on.set()
 
 
-def test_a_prompt_with_an_image_is_counted_in_its_text_alone() -> None:
-    sees = replace(TIGHT, id="a/gpt-4o", modalities=("text", "image"), context_window=1_500 + 765)
-    image = {"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}
-    content = [{"type": "text", "text": LONG}, image]
-    provider = CallableProvider(lambda call: "x", models=[sees], fetches_urls="callers")
-    router = Router(providers=[provider], catalogue=Catalogue(()))
-    decision = router.decide([{"role": "user", "content": content}])
-    assert decision.input.tokens.counted
-    assert decision.input.tokens.o200k is not None
-    assert decision.token_count == "estimated"
-
-
 async def test_unreported_input_is_never_counted_above_its_bound() -> None:
     class Counts:
         def count(self, text: str, encoding: str) -> int:
@@ -157,20 +143,3 @@ async def test_a_counter_that_fails_is_an_internal_error_with_a_trace(call: Call
     assert (error.trace_id, (error.request_id or "")[:4]) == (trace.id, "req_")
     assert (trace.status, trace.error) == ("failed", "internal_error")
     assert pickle.loads(pickle.dumps(error)).trace_id == trace.id
-
-
-def test_decide_reports_a_failing_counter_alike() -> None:
-    def fail() -> int:
-        raise ValueError
-
-    with pytest.raises(InternalError, match="token counter failed with ValueError"):
-        router_with(fail, MemoryStorage()).decide(LONG)
-
-
-async def test_a_refusal_after_counting_has_no_cause() -> None:
-    router = router_with(lambda: 2_000, MemoryStorage())
-    with pytest.raises(NoCandidates) as decided:
-        router.decide(LONG)
-    with pytest.raises(NoCandidates) as routed:
-        await router.route(LONG)
-    assert (decided.value.__context__, routed.value.__context__) == (None, None)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -14,7 +12,7 @@ import anyio.to_thread
 import pytest
 
 from routewright import Caller, Catalogue, Model, Policy, Pricing, Router, Settings, ValidationFailed
-from routewright.errors import NoProviders, ProviderFault, RouterClosed
+from routewright.errors import NoProviders, ProviderFault
 from routewright.testing import FakeClock, ScriptedProvider
 
 pytestmark = pytest.mark.anyio
@@ -129,13 +127,6 @@ async def test_every_entry_point_waits_for_the_servers(clock: Callable[[], FakeC
         assert "".join([text async for text in stream.text()]) == "I am box/small"
 
 
-async def test_a_stream_and_a_decision_begin_without_a_loop_of_their_own() -> None:
-    router = Router(providers=[Box([SMALL])])
-    async with router.stream("hi") as stream:
-        assert "".join([text async for text in stream.text()]) == "I am box/small"
-    await router.aclose()
-
-
 async def test_first_calls_share_one_discovery() -> None:
     box = Box([SMALL])
     async with Router(providers=[box]) as router, anyio.create_task_group() as group:
@@ -163,19 +154,6 @@ async def test_a_call_waits_a_short_time_for_a_slow_server_and_others_do_not_wai
         await anyio.sleep(0.005)
     assert (await router.route("hi", models=["box/small"])).output == "I am box/small"
     assert box.asked == 1
-    await router.aclose()
-
-
-async def test_the_event_loop_is_not_blocked_while_a_slow_server_is_waited_for() -> None:
-    box, ticks = Box([SMALL]), 0
-    box.gate.clear()
-    router = Router(providers=[box, cloud()])
-    async with anyio.create_task_group() as group:
-        group.start_soon(router.route, "hi")
-        for ticks in range(20):  # noqa: B007
-            await anyio.sleep(0.001)
-        box.gate.set()
-    assert ticks == 19
     await router.aclose()
 
 
@@ -268,40 +246,12 @@ async def test_an_exception_in_discover_is_reported_without_its_message() -> Non
         assert "canary" not in str(told.value)
 
 
-async def test_a_closed_router_asks_no_server() -> None:
-    router = Router(providers=[box := Box([SMALL])])
-    await router.aclose()
-    for use in (router.models, lambda: router.decide("hi")):
-        with pytest.raises(RouterClosed):
-            use()
-    with pytest.raises(RouterClosed):
-        await router.route("hi")
-    assert box.asked == 0
-
-
 async def test_a_router_that_was_used_closes_what_it_asked() -> None:
     router = Router(providers=[box := Box(REFUSED)])
     with suppress(NoProviders):
         await router.route("hi")
     await router.aclose()
     assert box.closed >= 1
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_dropped_router_ends() -> None:
-    router = Router(providers=[Box([SMALL])])
-    await router.route("hi")
-    dropped = weakref.ref(router._parts)
-    del router
-    while dropped() is not None:  # a thread may be about to let go of it
-        await anyio.sleep(0.005)
-        gc.collect()
-
-
-async def test_without_discovering_providers_a_decision_starts_no_thread() -> None:
-    before = threading.active_count()
-    Router(providers=[cloud()]).decide("hi")
-    assert threading.active_count() == before
 
 
 async def test_a_model_of_an_unavailable_server_is_reported_as_such() -> None:

@@ -25,15 +25,13 @@ from routewright import (
     ValidationFailed,
 )
 from routewright._engine import trace_writer
-from routewright._engine.retention import EVERY_S, PUT_AGAIN_S
+from routewright._engine.retention import EVERY_S
 from routewright.errors import NotFound, StorageUnavailable
 from routewright.testing import FakeClock, Pause, ScriptedProvider
-from routewright.testing.clock import START
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     Durability,
     Finish,
-    PutSnapshot,
     PutTrace,
     SnapshotById,
     Write,
@@ -173,19 +171,6 @@ async def test_a_reader_that_leaves_midway_lets_no_answer_out_before_its_commit(
     assert given == [(True, 11.0)]
 
 
-async def test_closing_lets_an_answer_out_when_its_trace_is_committed_at_the_last_try() -> None:
-    router, storage, clock = sandbox(3_600.0)
-    given: list[tuple[bool, float]] = []
-    async with anyio.create_task_group() as group:
-        group.start_soon(committed_at, router, storage, given)
-        await clock.sleep(0.1)
-        storage.seconds = 0.1  # of what begins from now on
-        await router.aclose()
-    ((kept, at),) = given
-    assert kept
-    assert 0.9 < at < 1.4
-
-
 @pytest.mark.parametrize("seconds", [0.0, 0.5, 1.2])
 async def test_answers_whose_traces_are_given_up_at_the_end_wait_no_longer(seconds: float) -> None:
     clock = FakeClock()
@@ -205,12 +190,6 @@ async def test_answers_whose_traces_are_given_up_at_the_end_wait_no_longer(secon
     assert router.trace_counts == (0, 0, 2, 0, 0)
 
 
-async def test_memory_storage_never_waits() -> None:
-    router = Router.sandbox(settings=Settings(durability="committed"))
-    answer = await router.route("hi")
-    assert (await router.trace(answer.trace_id)).id == answer.trace_id
-
-
 async def test_the_traces_of_a_caller_are_those_of_its_account() -> None:
     router = Router.sandbox(storage=MemoryStorage(), settings=Settings(clock=FakeClock()))
     anna, ben = (router.as_caller(Caller(name)) for name in ("anna", "ben"))
@@ -224,20 +203,6 @@ async def test_the_traces_of_a_caller_are_those_of_its_account() -> None:
             await other.traces.get(hers.trace_id)
     assert (await router.traces.get(hers.trace_id, account="anna")).account == "anna"
     assert await anna.traces.delete(everything=True) == 1
-
-
-async def test_the_traces_of_a_router_are_there_at_once() -> None:
-    router, storage, _ = sandbox(durability="buffered")
-    answer = await router.route("hi", metadata={"team": "search"})
-    assert (await router.traces.get(answer.trace_id)).id == answer.trace_id
-    assert storage.traces == []
-    page = await router.traces.query(filter="metadata.team=search")
-    assert [item.id for item in page.data] == [answer.trace_id]
-    second = await router.route("hi")
-    assert (await router.traces.usage()).totals.requests == 2
-    await router.traces.feedback((await router.route("hi")).trace_id, 0.5)
-    assert await router.traces.delete(trace_id=second.trace_id) == 1
-    assert [trace.id async for trace in router.traces.export(filter="metadata.team=search")] == [answer.trace_id]
 
 
 async def test_usage_is_counted_by_the_metadata_that_settings_name() -> None:
@@ -270,22 +235,6 @@ async def test_a_router_sweeps_its_storage_and_says_how_long_traces_are_kept(cap
     await router.aclose()
 
 
-async def test_a_snapshot_is_put_again_before_it_could_be_swept() -> None:
-    clock = FakeClock(autojump=False)
-    storage = Takes(clock)
-    router = Router.sandbox(storage=storage, settings=Settings(clock=clock))
-    times = []
-    for _ in range(3):
-        await router.route("hi")
-        await clock.advance(1.0)
-        times.append(len([write for batch in storage.batches for write in batch if isinstance(write, PutSnapshot)]))
-        await clock.advance(PUT_AGAIN_S / 2)
-    assert times[0] == times[1] < times[2]
-    put = [write for batch in storage.batches for write in batch if isinstance(write, PutSnapshot)]
-    assert put[-1].at >= START + PUT_AGAIN_S
-    await router.aclose()
-
-
 async def test_a_decision_is_replayed_after_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "traces.db"
     async with Router.sandbox(storage=SqliteStorage(path)) as router:
@@ -310,16 +259,6 @@ async def test_a_decision_is_replayed_from_a_trace_as_lists_show_it(kind: str, t
         (item,) = (await router.traces.query()).data
         assert not hasattr(item, "spans")
         assert router.replay(item).digest == answer.decision.digest
-
-
-async def test_a_router_over_sqlite_works_on_virtual_time_without_a_thread(tmp_path: Path) -> None:
-    clock = FakeClock()
-    storage = SqliteStorage(tmp_path / "traces.db", clock=clock)
-    router = Router.sandbox(storage=storage, settings=Settings(clock=clock, durability="committed"))
-    answer = await router.route("hi")
-    assert (await TraceStore(storage, clock=clock).get(answer.trace_id)).id == answer.trace_id
-    assert clock.monotonic() < 1.0
-    await router.aclose()
 
 
 async def test_an_unavailable_store_slows_no_call(tmp_path: Path) -> None:

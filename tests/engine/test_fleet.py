@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
 from random import Random
 
 import anyio
@@ -13,7 +12,7 @@ from msgspec.structs import replace
 
 from routewright import Catalogue, Model, Pricing, Router, Settings
 from routewright._core.attempts.health import LOOK_EVERY_S, health_snapshot
-from routewright._core.attempts.journal import FOLDED_AT, MOST_WAITING
+from routewright._core.attempts.journal import MOST_WAITING
 from routewright._core.attempts.statistics import Entry
 from routewright._core.attempts.timeouts import ExecutionLimits
 from routewright._core.routing.board import Board, Boards
@@ -26,7 +25,7 @@ from routewright._engine.fleet import PUBLISH_EVERY_S, Fleet
 from routewright.backends.clock import SystemClock
 from routewright.protocols import Clock
 from routewright.testing import FakeClock, ScriptedProvider
-from routewright.wire import DecisionInput, Feature, Goal, HealthSnapshot, PriceChange, TokenBounds, Usage
+from routewright.wire import DecisionInput, Feature, Goal, HealthSnapshot, TokenBounds, Usage
 
 from .scripted_router import GOOD, SPARE, in_threads
 
@@ -111,38 +110,6 @@ async def test_a_circuit_that_opens_reaches_decisions_at_once_and_its_probe_in_t
     assert (await after(fleet, clock, 0.1)).forecast.open == {}
 
 
-async def test_a_circuit_admits_one_probe_and_decisions_see_it() -> None:
-    fleet, clock = fleet_of_one()
-    assert fleet.admits(0, 0.0) is True
-    fail(fleet, 5)
-    assert fleet.admits(0, 0.0) is False
-    assert fleet.due(0) == 10.0
-    assert (await after(fleet, clock, 10.0)).forecast.open == {}
-    assert fleet.admits(0, 10.0) is None
-    assert fleet.admits(0, 10.0) is False
-    assert fleet.board().forecast.open != {}
-    answer(fleet, probe=True)
-    assert fleet.board().forecast.open == {}
-    assert fleet.admits(0, 10.0) is True
-
-
-async def test_an_abandoned_probe_reaches_decisions_at_once() -> None:
-    fleet, clock = fleet_of_one()
-    fail(fleet, 5)
-    await clock.advance(10.0)
-    assert fleet.admits(0, 10.0) is None
-    assert fleet.board().forecast.open != {}
-    fleet.release_probe(0)
-    assert fleet.board().forecast.open == {}
-    assert fleet.admits(0, 10.0) is None
-
-
-async def test_a_refused_credential_reaches_decisions_at_once() -> None:
-    fleet, _ = fleet_of_one()
-    fleet.record_fault(0, credential=True)
-    assert list(fleet.board().forecast.open) == [0]
-
-
 async def test_a_model_that_is_kept_away_is_shown_as_degraded() -> None:
     fleet, clock = fleet_of_one()
     fail(fleet, 5)
@@ -153,58 +120,6 @@ async def test_a_model_that_is_kept_away_is_shown_as_degraded() -> None:
         answer(fleet, probe=True)
     await clock.advance(1.0)
     assert [model.availability.status for model in fleet.models()] == ["available"]
-
-
-async def test_the_retry_budget_is_one_for_all_models_of_the_fleet() -> None:
-    fleet, _ = fleet_of_one()
-    for _ in range(50):
-        fleet.count_request(0.0)
-    assert sum(fleet.spares(0.0) for _ in range(200)) == 110
-
-
-async def test_a_fleet_without_attempts_reads_no_clock() -> None:
-    fleet, _ = fleet_of_one()
-
-    def never() -> float:
-        raise AssertionError("asked for the time")
-
-    board = fleet.board()
-    fleet._clock.monotonic = never  # type: ignore[method-assign]
-    assert fleet.board() is board
-
-
-async def test_a_refused_credential_does_not_count_against_the_model() -> None:
-    fleet, clock = fleet_of_one()
-    believed = fleet.board().forecast.stability[0]
-    fleet.record_fault(0, credential=True)
-    assert fleet.board().forecast.open != {}
-    assert fleet.board().forecast.stability[0] == believed
-    assert (await after(fleet, clock, 10.0)).forecast.open == {}
-
-
-async def test_each_open_circuit_is_probed_at_its_own_time() -> None:
-    clock = FakeClock()
-    provider = ScriptedProvider((), models=[Model(id="two/a"), Model(id="two/b")], clock=clock)
-    fleet = Fleet([], {}, [provider], as_of="2026-11-20", clock=clock, limits=ExecutionLimits())
-    fail(fleet, 5)
-    await clock.advance(5.0)
-    fail(fleet, 5, row=1)
-    await clock.advance(5.0)
-    assert set(fleet.board().forecast.open) == {1}
-
-
-async def test_fading_alone_is_not_published_every_time() -> None:
-    fleet, clock = fleet_of_one()
-    fleet.record_fault(0)
-    seen = await after(fleet, clock, PUBLISH_EVERY_S)
-    assert await after(fleet, clock, LOOK_EVERY_S - 1) is seen
-    assert await after(fleet, clock, LOOK_EVERY_S * 20) is not seen
-
-
-async def test_unsupported_features_of_catalogue_and_provider_add_up() -> None:
-    provider = Terse((), models=[Model(id="terse/one", unsupported=("stop",))])
-    fleet = Fleet([], {}, [provider], as_of="2026-11-20", clock=FakeClock(), limits=ExecutionLimits())
-    assert fleet.pool.models[0].unsupported == ("seed", "stop")
 
 
 # --- the journal
@@ -232,24 +147,6 @@ def given_on(board: Board, today: str = "2026-11-21", **more: object) -> Decisio
     return replace(start, **more)
 
 
-async def test_a_lone_answer_is_folded_before_the_next_publication() -> None:
-    fleet, clock = fleet_of_one()
-    answer(fleet)
-    assert len(fleet._journal.entries) == 1
-    board = await after(fleet, clock, PUBLISH_EVERY_S)
-    assert len(fleet._journal.entries) == 0
-    assert board.forecast.health.models[GOOD.id].ttft_ms is not None
-
-
-async def test_the_sixty_fourth_answer_folds_the_journal() -> None:
-    fleet, _ = fleet_of_one()
-    for _ in range(FOLDED_AT - 1):
-        answer(fleet)
-    assert len(fleet._journal.entries) == FOLDED_AT - 1
-    answer(fleet)
-    assert len(fleet._journal.entries) == 0
-
-
 async def test_answers_beyond_the_bound_are_dropped_while_nobody_can_fold() -> None:
     fleet, _ = fleet_of_one()
 
@@ -264,69 +161,12 @@ async def test_answers_beyond_the_bound_are_dropped_while_nobody_can_fold() -> N
     assert len(fleet._journal.entries) == 0
 
 
-async def test_answers_are_booked_before_the_fault_that_follows_them() -> None:
-    fleet, _ = fleet_of_one()
-    for _ in range(20):
-        fleet.record_fault(0)
-        for _ in range(9):
-            answer(fleet)
-    assert fleet.circuit_status() == []
-    fail(fleet, 5)
-    assert len(fleet.circuit_status()) == 1
-
-
-async def test_the_shown_models_include_all_answers() -> None:
-    fleet, clock = fleet_of_one()
-    for _ in range(40):
-        fleet.record_fault(0, credential=False)
-    await clock.advance(10.0)
-    fleet.admits(0, 10.0)
-    answer(fleet, probe=True)
-    assert [model.availability.status for model in fleet.models()] == ["degraded"], "of forty faults"
-    for _ in range(60):
-        answer(fleet)
-    assert len(fleet._journal.entries) == 60
-    assert [model.availability.status for model in fleet.models()] == ["available"]
-
-
-async def test_requests_count_in_the_retry_budget_when_they_end() -> None:
-    fleet, _ = fleet_of_one()
-    for _ in range(10):
-        fleet.count_request(fleet._clock.monotonic())
-        fleet.record_fault(0)
-    for _ in range(40):
-        answer(fleet, asked=True)
-    assert sum(fleet.spares(0.0) for _ in range(200)) == 110
-
-
-async def test_a_burst_of_errors_is_judged_with_all_answers_before_it() -> None:
-    fleet, _ = fleet_of_one()
-    for _ in range(39):
-        answer(fleet, whose="x")
-    assert fleet.count_end(("x",), error=True) is None
-    assert fleet.count_end(("x",), error=False) is None
-    assert fleet.count_end(("y",), error=True) is None
-    burst = [fleet.count_end(("x",), error=True) for _ in range(2)][-1]
-    assert burst is not None
-    assert (burst.requests, burst.errors) == (43, 3)
-
-
 async def test_an_hour_later_the_first_decision_knows_that_a_model_came_back() -> None:
     fleet, clock = fleet_of_one()
     fail(fleet, 12)
     low = (await after(fleet, clock, PUBLISH_EVERY_S)).forecast.stability[0]
     assert low < 800
     assert (await after(fleet, clock, 3_600.0)).forecast.stability[0] > 890
-
-
-async def test_changes_smaller_than_a_step_are_not_published() -> None:
-    fleet, clock = fleet_of_one()
-    for _ in range(2_000):
-        answer(fleet)
-    board = await after(fleet, clock, PUBLISH_EVERY_S)
-    for _ in range(40):
-        answer(fleet)
-        assert await after(fleet, clock, PUBLISH_EVERY_S) is board
 
 
 async def test_a_published_snapshot_is_immutable_and_named_by_its_content() -> None:
@@ -342,26 +182,6 @@ async def test_a_published_snapshot_is_immutable_and_named_by_its_content() -> N
         seen.append((health, msgspec.json.encode(health)))
     assert len({health.id for health, _ in seen}) > 30
     assert all(msgspec.json.encode(health) == written for health, written in seen)
-
-
-async def test_the_first_decision_after_midnight_is_made_at_the_new_days_prices() -> None:
-    clock = FakeClock()
-    cheap = PriceChange(fleet_of(1, clock).today(), Pricing(1.0, 1.0))
-    await clock.advance(86_400.0 - clock.time() % 86_400 - 1)
-    tomorrow = datetime.fromtimestamp(clock.time() + 2, UTC).date().isoformat()
-    dear = PriceChange(tomorrow, Pricing(9.0, 9.0))
-    fleet = fleet_of(3, clock, price_changes=(cheap, dear))
-    given = given_on(fleet.board(), fleet.today())
-    asks = {"given": given}
-    assert find_plan(fleet.board(), (given.as_of,), lambda: asks["given"]) is not None
-    await clock.advance(2.0)
-    today = fleet.today()
-    board = fleet.board()
-    assert (today, board.pool.as_of) == (tomorrow, tomorrow)
-    asks["given"] = given_on(board, today)
-    plan = find_plan(board, (today,), lambda: asks["given"])
-    assert plan is not None
-    assert plan.legs[0].prices[0].input == 9_000_000
 
 
 def test_threads_see_whole_snapshots_while_health_is_published(full: bool) -> None:

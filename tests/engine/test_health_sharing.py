@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -107,20 +106,6 @@ async def test_a_restart_forgets_nothing(path: Path) -> None:
     async with desk(SqliteStorage(path, clock=clock), clock) as router:
         again = board(router).forecast
         assert again.output_p90[0] > 2 * again.pool.output_p90[0]
-
-
-async def test_shared_health_fades_alike_without_calls(path: Path) -> None:
-    workers, clock = desks(path, 2)
-    for _ in range(30):
-        await workers[0].route("Hello")
-    await clock.advance(KNOWN_S)
-    lengths = []
-    for _ in range(3):
-        lengths += [board(workers[0]).forecast.output_p90[0]]
-        await clock.advance(600.0)
-        assert board(workers[0]).health == board(workers[1]).health
-    assert lengths == sorted(lengths, reverse=True)
-    assert lengths[0] > lengths[-1]
 
 
 async def test_circuits_are_not_shared_and_leave_nothing_in_the_store(path: Path) -> None:
@@ -232,12 +217,6 @@ async def test_with_a_storage_that_cannot_share_health_a_process_learns_alone(pa
         assert forecast.output_p90[0] > 2 * forecast.pool.output_p90[0]
         await clock.advance(10.0)
         assert storage.adds == 0
-
-
-def test_a_decision_creates_no_file(path: Path) -> None:
-    clock = FakeClock()
-    desk(SqliteStorage(path, clock=clock), clock).decide("Hello")
-    assert os.listdir(path.parent) == []
 
 
 WORKER = """

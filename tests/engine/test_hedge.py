@@ -14,9 +14,9 @@ import anyio.lowlevel
 import pytest
 
 from routewright import Answer, Catalogue, Event, Model, Policy, ProviderFault, Router, Settings, Trace
-from routewright.errors import ContentRefused, RouterTimeoutError, UpstreamFailed
+from routewright.errors import ContentRefused, UpstreamFailed
 from routewright.testing import FakeClock, Pause, ScriptedProvider
-from routewright.testing.provider import Line, ScriptedCall
+from routewright.testing.provider import Line
 from routewright.wire import (
     Delta,
     FallbackSpan,
@@ -187,13 +187,6 @@ async def test_a_first_model_that_answers_first_serves_and_the_hedge_is_abandone
 
 
 @both_ways
-async def test_a_first_model_at_its_usual_speed_is_not_hedged(ask: Ask) -> None:
-    track = await Track(after(0.9), SILENT).ready()
-    assert (await ask(track)).routing.selected_model == GOOD.id
-    assert track.called == [1, 0]
-
-
-@both_ways
 async def test_the_trace_has_both_costs_and_the_losers_as_a_range(ask: Ask) -> None:
     track = await Track(SILENT, after(0.5)).ready()
     answer = await ask(track, params={"max_output_tokens": 1_000})
@@ -217,23 +210,6 @@ async def test_a_stream_reports_the_hedge_and_then_has_only_its_text() -> None:
     )  # fmt: skip
     assert [(e.data.text, e.data.attempt) for e in events if isinstance(e, OutputDelta)] == [("Blue.", 2)]
     assert isinstance(events[-1], RouteCompleted)
-
-
-async def test_a_first_model_that_wins_streams_as_if_it_had_been_alone() -> None:
-    track = await Track(said(Pause(2.0), Delta("one "), Pause(3.0), Delta("two"), Finish("stop")), SILENT).ready()
-    async with track.router.stream("hi", policy_id="quick") as stream:
-        text = stream.text()
-        assert await anext(text) == "one "
-        assert track.left_open == 1, "the loser is left before the first text is handed on"
-        assert await anext(text) == "two"
-    assert track.left_open == 0
-
-
-async def test_a_model_that_has_begun_is_never_hedged() -> None:
-    slow = said(Pause(0.5), Delta(""), Pause(9.0), Delta("Blue."), Pause(9.0), Delta(""), Finish("stop"))
-    track = await Track(slow, after(0.5)).ready()
-    assert (await streamed(track)).routing.selected_model == GOOD.id
-    assert track.called == [1, 0]
 
 
 # --- who fails
@@ -262,23 +238,6 @@ async def test_if_the_hedge_fails_the_first_answers(ask: Ask) -> None:
 
 
 @both_ways
-async def test_after_both_fail_the_next_fallback_is_called(ask: Ask) -> None:
-    track = await Track(fault_after(3.0, "auth"), fault_after(0.5), after(0.1, "Third.")).ready()
-    answer = await ask(track)
-    assert (answer.output, track.called, track.left_open) == ("Third.", [1, 1, 1], 0)
-    assert moves(answer.trace) == [(GOOD.id, "third/three", "upstream_5xx")]
-
-
-@both_ways
-async def test_if_both_fail_and_no_model_is_left_the_error_lists_both(ask: Ask) -> None:
-    track = await Track(fault_after(3.0), fault_after(0.5)).ready()
-    with pytest.raises(UpstreamFailed) as failed:
-        await ask(track)
-    assert [each["model"] for each in failed.value.detail["attempts"]] == [GOOD.id, SPARE.id]
-    assert track.left_open == 0
-
-
-@both_ways
 @pytest.mark.parametrize("who", ["first", "hedge"])
 async def test_a_refusal_of_either_ends_both(ask: Ask, who: str) -> None:
     refused = fault_after(2.0, "refused")
@@ -287,43 +246,6 @@ async def test_a_refusal_of_either_ends_both(ask: Ask, who: str) -> None:
         await ask(track)
     assert (track.left_open, track.called) == (0, [1, 1])
     assert track.took == pytest.approx(2.0 if who == "first" else 3.0, abs=0.15)
-
-
-@both_ways
-async def test_the_deadline_ends_both(ask: Ask) -> None:
-    track = await Track(SILENT, SILENT).ready()
-    with pytest.raises(RouterTimeoutError):
-        await ask(track, timeout_ms=5_000)
-    assert track.left_open == 0
-    assert track.took == pytest.approx(5.0, abs=0.02)
-
-
-class Lingering(Racer):
-    """Takes its time to be left."""
-
-    def open(self, call: UpstreamCall) -> Any:
-        return _Lingers(self, call)
-
-
-class _Lingers(ScriptedCall):
-    async def __aexit__(self, *error: object) -> None:
-        try:
-            await ScriptedProvider.pause(self._provider, 0.4)
-        finally:
-            await super().__aexit__(*error)
-
-
-class Slowly(Track):
-    def _racer(self, script: Callable[[UpstreamCall], list[Line]], model: Model) -> Racer:
-        return (Lingering if model is GOOD else Racer)(script, models=[model], clock=self.clock)
-
-
-@both_ways
-async def test_a_first_model_that_has_failed_is_not_hedged(ask: Ask) -> None:
-    track = await Slowly(fault_after(0.9), after(0.5)).ready()
-    answer = await ask(track)
-    assert (answer.output, track.called, track.left_open) == ("Blue.", [1, 1], 0)
-    assert [span.hedge for span in models(answer.trace)] == [False, False]
 
 
 # --- in the same moment
@@ -454,15 +376,3 @@ def test_an_exit_passes_through_a_race_on_asyncio() -> None:
 
 
 # --- who has none
-
-
-async def test_a_hedge_can_be_the_probe_of_its_circuit() -> None:
-    track = await Track(after(2.0), SILENT).ready()
-    fleet = track.router._parts.hosted("production")
-    for _ in range(5):
-        fleet.record_fault(fleet.pool.row[SPARE.id])
-    await track.clock.advance(10.5)
-    for _ in range(2):
-        answer = await plain(track)
-        assert [(span.hedge, span.probe) for span in models(answer.trace)] == [(False, False), (True, True)]
-    assert track.left_open == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -26,10 +26,9 @@ from routewright import (
     ValidationFailed,
 )
 from routewright._engine import hooks as event_module
-from routewright.errors import ContentRefused, UpstreamFailed
 from routewright.testing import FakeClock, Pause
 from routewright.testing.provider import Turn
-from routewright.wire import BudgetRefused, Delta, ErrorBurst, FallbackTriggered, Finish, PutTrace, Write
+from routewright.wire import BudgetRefused, Delta, FallbackTriggered, Finish, PutTrace, Write
 from tests.tables import table
 
 from .scripted_router import House, said
@@ -125,28 +124,6 @@ async def test_a_refusal_by_a_budget_is_an_event_and_other_refusals_are_not() ->
     assert event.data.budget.max_tokens == 1
 
 
-async def test_a_burst_of_errors_is_an_event_of_its_account_once_in_five_minutes() -> None:
-    house, ear = House(lambda call: ProviderFault("server"), lambda call: ProviderFault("server")), Ear()
-    house.router.on_event(ear.plain)
-    for account in ["a"] * 19 + ["b"] * 19 + ["a"] * 30:
-        with pytest.raises(UpstreamFailed):
-            await house.router.route("hi", caller=Caller(account), fallback={"maxRetries": 0})
-    await house.router.flush()
-    (burst,) = ear.events
-    assert (burst.type, burst.account) == ("router.error_burst", "a")
-    assert burst.data == ErrorBurst(window_seconds=300, requests=20, errors=20, error_rate=1.0)
-
-
-async def test_calls_that_are_left_refused_or_blocked_make_no_burst() -> None:
-    house, ear = House(lambda call: ProviderFault("refused")), Ear()
-    house.router.on_event(ear.plain)
-    for _ in range(30):
-        with pytest.raises(ContentRefused):
-            await house.router.route("hi", goal="quality")
-    await house.router.flush()
-    assert ear.events == []
-
-
 async def test_each_hook_has_copies_of_its_own() -> None:
     ear, house = Ear(), House([ProviderFault("request")], ["two"])
 
@@ -198,16 +175,6 @@ async def test_hooks_are_called_once_the_trace_is_stored_and_not_if_it_is_refuse
     assert ear.ids == found == [answer.trace_id]
 
 
-async def test_without_hooks_nothing_is_queued() -> None:
-    router = Router.sandbox()
-    subscription = router.on_trace(print)
-    subscription()
-    await router.route("hi")
-    assert router.hook_counts == (0, 0, 0)
-    assert router._parts.worker._home is None
-    await router.flush()
-
-
 async def test_a_failing_hook_is_counted_and_logged_and_others_are_called(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -247,19 +214,6 @@ async def test_a_plain_hook_that_returns_a_coroutine_has_failed(caplog: pytest.L
     assert "define it with async def" in caplog.text
 
 
-async def test_async_hooks_are_recognized() -> None:
-    class Callee(Ear):
-        async def __call__(self, told: Trace) -> None:
-            await self.waits(told)
-
-    ear, callee, router = Ear(), Callee(), virtual()
-    router.on_trace(partial(ear.waits))
-    router.on_trace(callee)
-    await router.route("hi")
-    await router.flush()
-    assert len(ear.traces) == len(callee.traces) == 1
-
-
 @table("wrong", [None, "print", 3])
 def test_an_object_that_is_not_callable_is_refused_as_a_hook(wrong: Any) -> None:
     for subscribe in (Router.sandbox().on_trace, Router.sandbox().on_event):
@@ -281,16 +235,6 @@ async def test_an_unregistered_hook_is_not_called_for_queued_calls() -> None:
     await router.flush()
     assert ear.ids == [heard.trace_id]
     assert router.hook_counts == (0, 0, 0)
-
-
-async def test_a_new_hook_is_called_only_for_later_calls() -> None:
-    early, late, router = Ear(), Ear(), virtual()
-    router.on_trace(early.plain)
-    await router.route("hi")
-    router.on_trace(late.plain)
-    answer = await router.route("hi")
-    await router.flush()
-    assert (len(early.ids), late.ids) == (2, [answer.trace_id])
 
 
 async def test_plain_and_async_hooks_are_called_in_order() -> None:
@@ -443,28 +387,6 @@ async def test_a_call_that_ends_after_the_router_was_closed_is_counted_as_lost()
     assert (ear.traces, house.router.hook_counts) == ([], (0, 0, 1))
 
 
-@table("run", [anyio.run, partial(anyio.run, backend="trio")])
-def test_calls_queued_in_an_ended_loop_reach_hooks_in_the_next(run: Callable[..., Any]) -> None:
-    ear, router = Ear(), virtual()
-    router.on_trace(ear.plain)
-
-    async def call(fn: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        await fn()
-
-    run(call, partial(router.route, "hi"))
-    run(call, router.flush)
-    assert len(ear.traces) + router.hook_counts.lost == 1
-    assert router.hook_counts.waiting == 0
-
-
-async def test_views_subscribe_for_the_whole_router() -> None:
-    ear, router = Ear(), virtual()
-    router.as_caller(Caller("anna")).on_trace(ear.plain)
-    await router.route("hi", caller=Caller("ben"))
-    await router.flush()
-    assert [trace.account for trace in ear.traces] == ["ben"]
-
-
 @pytest.mark.skipif(needs_fork.args[0], reason="no fork here")
 def test_a_forked_child_keeps_hooks_and_not_the_queue() -> None:
     code = """
@@ -510,24 +432,3 @@ async def test_events_are_kept_with_their_data_whatever_the_caller_does_to_the_e
     (event,) = ear.events
     assert isinstance(event.data, BudgetRefused)
     assert [each["model"] for each in event.data.rejected_candidates] == ["openai/gpt-4.1"]
-
-
-async def test_a_failing_hook_fails_no_call() -> None:
-    house = House(["one", ProviderFault("request")], [ProviderFault("request")])
-    house.router.on_trace(partial(int, base="no"))
-    assert (await house.router.route("hi", goal="quality")).output == "one"
-    with pytest.raises(UpstreamFailed):
-        await house.router.route("hi", goal="quality")
-    await house.router.flush()
-    assert house.router.hook_counts.failed == 2
-
-
-async def test_hooks_are_called_for_a_cancelled_call() -> None:
-    ear, house = Ear(), House([said(Pause(5.0), Delta("x"), Finish("stop"))])
-    house.router.on_trace(ear.plain)
-    async with anyio.create_task_group() as group:
-        group.start_soon(partial(house.router.route, "hi", goal="quality"))
-        await house.clock.sleep(1.0)
-        group.cancel_scope.cancel()
-    await house.router.flush()
-    assert [trace.status for trace in ear.traces] == ["cancelled"]

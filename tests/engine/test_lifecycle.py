@@ -16,8 +16,8 @@ import anyio.lowlevel
 import pytest
 import trio
 
-from routewright import CallableProvider, MemoryStorage, Model, Pricing, Router, Settings
-from routewright.testing import FakeClock, ScriptedProvider
+from routewright import CallableProvider, MemoryStorage, Model, Pricing, Router
+from routewright.testing import ScriptedProvider
 from routewright.wire import UpstreamCall
 
 from .scripted_router import traces_in
@@ -125,14 +125,6 @@ def test_closing_twice_is_closing_once_and_async_with_is_optional() -> None:
         return provider.closed
 
     assert asyncio.run(twice()) == 1
-
-
-def test_under_a_fake_clock_there_is_no_thread() -> None:
-    before = threading.active_count()
-    router = Router.sandbox(settings=Settings(clock=FakeClock()))
-    assert asyncio.run(ask(router))
-    assert threading.active_count() == before
-    assert router.blocking.route("hi").output
 
 
 PATIENCE = """

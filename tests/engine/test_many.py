@@ -32,13 +32,12 @@ from routewright._core.request.read import as_request
 from routewright._core.routing.constraints import FitCheck
 from routewright._core.tokens.estimate import VOCABULARIES, bounds_of, count_request
 from routewright.backends.tokens import PackedTokenCounter
-from routewright.errors import ContentRefused, RouterClosed, UpstreamFailed
+from routewright.errors import ContentRefused, UpstreamFailed
 from routewright.testing import FakeClock, Pause, ScriptedProvider
-from routewright.testing.provider import Line, Script
+from routewright.testing.provider import Script
 from routewright.wire import (
     Allow,
     Budget,
-    BudgetDict,
     Chunk,
     Delta,
     Finish,
@@ -50,7 +49,7 @@ from routewright.wire import (
     Verdict,
 )
 
-from .scripted_router import GOOD, House, on_one_loop, said, traces_in
+from .scripted_router import GOOD, House, on_one_loop, traces_in
 from .test_budget import Meter, Metered, Metering
 
 pytestmark = pytest.mark.anyio
@@ -185,13 +184,6 @@ async def test_wrong_arguments_are_refused_before_anything_runs(wrong: dict[str,
     assert provider.calls == []
 
 
-async def test_a_closed_router_takes_none() -> None:
-    router, _ = one_model(lambda call: "x")
-    await router.aclose()
-    with pytest.raises(RouterClosed):
-        await router.route_many(["hi"])
-
-
 def test_the_blocking_door_takes_many_too() -> None:
     router = Router.sandbox(answers=lambda call: str(call.messages[-1].content)[::-1])
     with router.blocking as blocking:
@@ -210,17 +202,6 @@ async def test_the_budget_is_shared_by_all_requests() -> None:
     assert 3 <= len(served) <= 4
     assert sum(result.routing.cost_usd for result in served) <= 0.005
     assert len(provider.calls) == len(served)
-
-
-async def test_calls_run_concurrently_while_the_budget_covers_their_worst_cases() -> None:
-    clock = FakeClock()
-    router, _ = one_model(answering(1.0), clock, max_output_tokens=1_000)
-    decision = router.decide("hi", budget={"maxCostUsd": 1.0})
-    worst = 2 * (FitCheck(decision.input, router._parts.fleet("production").board().forecast).high(0) + 1_000)
-    results = await router.route_many(["hi"] * 10, limit=10, budget={"maxTokens": worst * 2})
-    assert kinds(results) == ["Answer"] * 10
-    # two at first; each leaves 20 tokens less, so that from then on there is room for one
-    assert clock.monotonic() == pytest.approx(9.0)
 
 
 async def test_a_request_waits_for_others_and_its_time_begins_when_it_starts() -> None:
@@ -244,19 +225,6 @@ class Counts:
     def check(self, text: str, stage: Stage) -> Verdict:
         self.checks += 1
         return Allow()
-
-
-async def test_a_request_that_waits_for_the_budget_is_guarded_once() -> None:
-    clock, guardrail = FakeClock(), Counts()
-    priced = Model(id="a/one", quality=0.5, pricing_per_1m=Pricing(1.0, 1.0), context_window=100_000)
-    provider = ScriptedProvider(answering(1.0), models=[priced], clock=clock)
-    router = Router(
-        providers=[provider], catalogue=Catalogue(()), guardrails=[guardrail], settings=Settings(clock=clock)
-    )
-    results = await router.route_many(["hi"] * 4, limit=4, budget={"maxCostUsd": 0.009})
-    assert kinds(results) == ["Answer"] * 4
-    assert clock.monotonic() == pytest.approx(4.0), "one at a time"
-    assert guardrail.checks == 4
 
 
 async def test_a_request_over_the_budget_is_refused_and_later_cheaper_ones_run() -> None:
@@ -293,63 +261,6 @@ async def test_invalid_options_are_raised_at_once() -> None:
     assert provider.calls == []
 
 
-async def test_a_request_reserves_at_most_its_own_budget() -> None:
-    clock = FakeClock()
-    router, provider = one_model(answering(1.0), clock)
-    own = {"messages": [{"role": "user", "content": "hi"}], "budget": {"maxCostUsd": 0.0015}}
-    results = await router.route_many([own] * 4, limit=4, budget=Budget(0.006))
-    assert kinds(results) == ["Answer"] * 4
-    assert clock.monotonic() == pytest.approx(1.0)
-    assert all((call.max_output_tokens or 0) < 1_500 for call in provider.calls)
-
-
-async def test_the_cost_of_failed_attempts_is_booked_too() -> None:
-    broken: list[Line] = [Delta("x" * 40), Usage(10, 900), ProviderFault("reset")]
-    router, _ = one_model([broken, said(Delta("x"), Usage(10, 5), Finish("stop")), "x"])
-    budget: BudgetDict = {"maxCostUsd": 0.002}
-    first, second = await router.route_many(
-        ["hi"] * 2, limit=1, budget=budget, fallback={"maxRetries": 0}, params={"max_output_tokens": 1_000}
-    )
-    assert isinstance(first, UpstreamFailed)
-    assert isinstance(second, BudgetExceeded)  # a fault is taken at its worst: a thousand tokens and the prompt
-
-
-async def test_an_answer_of_unknown_usage_counts_at_the_worst_case() -> None:
-    for lines, served in (([Delta("x"), Usage(10, 5), Finish("stop")], 2), ([Delta("x"), Finish("stop")], 1)):
-        router, _ = one_model(lambda call, lines=lines: lines)  # type: ignore[misc]
-        results = await router.route_many(
-            ["hi"] * 2, budget={"maxCostUsd": 0.0015}, params={"max_output_tokens": 1_000}
-        )
-        assert kinds(results).count("Answer") == served
-
-
-async def test_models_that_cost_nothing_serve_when_nothing_is_left() -> None:
-    free = Model(id="b/free", quality=0.1, pricing_per_1m=Pricing(0.0, 0.0), context_window=100_000)
-    clock = FakeClock()
-    providers = [
-        ScriptedProvider(answering(1.0, output=3_000), models=[GOOD], clock=clock),
-        ScriptedProvider(lambda call: "x", models=[free], clock=clock),
-    ]
-    router = Router(providers=providers, catalogue=Catalogue(()), settings=Settings(clock=clock))
-    results = await router.route_many(["hi"] * 6, goal="quality", budget={"maxCostUsd": 0.02})
-    served = [result.routing.selected_model for result in results if isinstance(result, Answer)]
-    assert len(served) == 6
-    assert set(served) == {"good/one", "b/free"}
-
-
-async def test_an_empty_budget_limits_nothing() -> None:
-    router, _ = one_model(lambda call: "x")
-    assert kinds(await router.route_many(["hi"] * 3, budget={})) == ["Answer"] * 3
-
-
-async def test_the_call_itself_is_held_to_what_it_reserved_and_replays() -> None:
-    router, _ = one_model(answering(1.0, output=100))
-    (answer,) = await router.route_many(["hi"], budget={"maxCostUsd": 0.002})
-    assert isinstance(answer, Answer)
-    assert answer.decision.input.budget_nanos == 2_000_000
-    assert router.replay(answer).digest == answer.decision.digest
-
-
 # The end of everything
 
 
@@ -377,18 +288,6 @@ async def test_an_exception_of_the_iterable_cancels_all_and_is_raised(fault: Any
 
     with pytest.raises(fault):
         await router.route_many(requests())
-    assert provider.open_calls == 0
-
-
-async def test_an_exception_that_is_not_a_router_error_cancels_all_and_is_raised() -> None:
-    def interrupt(call: UpstreamCall) -> list[Any]:
-        if call.messages[-1].content == "stop":
-            raise KeyboardInterrupt
-        return [Pause(10.0), Delta("x"), Finish("stop")]
-
-    router, provider = one_model(interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        await router.route_many(["hi", "hi", "stop", "hi"], budget={"maxCostUsd": 1.0})
     assert provider.open_calls == 0
 
 
@@ -529,21 +428,6 @@ async def test_budget_is_left_only_if_no_request_fits(full: bool) -> None:
     least = 100 if full else 5
     assert refused > least
     assert served > least
-
-
-async def test_one_at_a_time_only_requests_over_the_rest_are_refused(full: bool) -> None:
-    for seed in range(2_000 if full else 12):
-        market = Market(seed, Honest)
-        pays: list[bool] = []
-
-        def requests(market: Market = market, pays: list[bool] = pays) -> Iterator[dict[str, Any]]:
-            for _ in range(8):
-                request = market.request()
-                pays.append(fits(market, request))
-                yield request
-
-        results = await market.router.route_many(requests(), limit=1, budget=market.budget)
-        assert [not isinstance(result, NoCandidates) for result in results] == pays, seed
 
 
 def fits(market: Market, request: dict[str, Any]) -> bool:

@@ -135,18 +135,6 @@ async def test_the_limit_of_a_key_counts_too() -> None:
         assert outputs == ["mine/dear", "mine/cheap", "mine/dear"]
 
 
-async def test_a_key_limited_to_some_models_gets_other_rules_in_a_batch_too(url: str) -> None:
-    storage = open_storage(url)
-    console = Console(storage, secret="a secret that is long enough for one", catalogue=Catalogue([DEAR, CHEAP]))
-    async with router(storage, monthly_limit_usd=100) as opened:
-        new = await console.create_key("acme", name="x", monthly_limit_usd=0.36, models=["mine/*"])
-        caller = Caller("acme", key_id=new.key.id)
-        for _ in range(3):  # on PostgreSQL a process may learn of a settlement only then
-            await opened.route("hi", caller=caller, policy_id="careful", params={"max_output_tokens": 100})
-        (one,) = await opened.route_many(["hi"], caller=caller, policy_id="careful")
-        assert getattr(one, "output", one) == "mine/cheap"
-
-
 async def test_a_shadow_decides_by_what_the_caller_has_spent_under_a_policy_that_reads_nothing() -> None:
     async with router(MemoryStorage(), monthly_limit_usd=0.4) as opened:
         before = await route(opened, policy_id="shadowed")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -195,21 +195,7 @@ async def test_a_caller_made_by_hand_has_what_its_key_has(
 
 
 CHEAPEST: dict[str, Any] = {"strategy": "cost-optimized"}
-WITHOUT_ADMISSION: dict[str, Callable[[Router, Caller], list[str]]] = {
-    "decide": lambda router, caller: [router.decide("hi", caller=caller, **CHEAPEST).model],
-    "decision": lambda router, caller: [router.prepare("hi", caller=caller, **CHEAPEST).decision.model],
-    "models": lambda router, caller: [model.id for model in router.models(caller=caller)],
-}
 """Ways to learn of a model without a call."""
-
-
-@pytest.mark.parametrize("way", WITHOUT_ADMISSION)
-async def test_without_a_call_a_caller_made_by_hand_sees_the_models_of_its_key(way: str) -> None:
-    async with desk() as here:
-        new = await here.console.create_key("acme", name="x", models=["big/one"])
-        caller = Caller("acme", key_id=new.key.id)
-        await here.router.prepare("hi", caller=caller).decide()  # from now on this process knows the key
-        assert WITHOUT_ADMISSION[way](here.router, caller) == ["big/one"]
 
 
 async def test_without_a_call_a_caller_made_by_hand_names_nothing_but_its_keys() -> None:

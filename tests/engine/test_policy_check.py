@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from routewright import (
     Budget,
@@ -20,25 +18,14 @@ from routewright import (
     Router,
     ValidationFailed,
 )
-from routewright._core.attempts.health import health_snapshot
-from routewright._core.catalogue.models import snapshot
-from routewright._core.model_selector import ModelIndex
-from routewright._core.policy import AppliedPolicy
-from routewright._core.routing.board import Boards
-from routewright._core.routing.pool import Pool
-from routewright._core.routing.what_if import check_policy
 from routewright.wire import (
     Availability,
     Capability,
-    DecisionInput,
     Goal,
-    ModelHealth,
     PolicyFallback,
     PolicyWeights,
     Strategy,
-    TokenBounds,
 )
-from tests.core.policies import publish
 
 NAMES = ("alpha", "beta", "gamma")
 MODELS = {
@@ -163,25 +150,3 @@ def test_it_says_where_a_budget_pays_for_no_fallback() -> None:
     tight, ample = (Policy(name=name, budget=Budget(max_cost_usd=usd)) for name, usd in (("t", 0.0017), ("a", 1)))
     checks = router(["alpha"], tight, ample).check_policies()
     assert [(said.servable, said.fallback_affordable) for said in checks] == [(True, False), (True, True)]
-
-
-def test_a_model_that_is_only_probed_counts_as_one_that_fits() -> None:
-    today = "2026-11-20"
-    one = snapshot([replace(MODELS["alpha"][0], provider="alpha")], today)
-    seen = health_snapshot({"alpha/m0": ModelHealth(open=True)})
-    laid = AppliedPolicy(publish([Policy(name="p")], today, ModelIndex(one.models, {}))[0], None)
-    asked = DecisionInput(catalogue=one.id, health=seen.id, as_of=today, tokens=TokenBounds(9, 9, 9), rules=2)
-    said = check_policy(asked, Boards(Pool(one, today)).of(seen), laid)
-    assert (said.model, said.fitting, said.breaks_without) == ("alpha/m0", 1, ["alpha"])
-
-
-def test_it_accepts_any_request() -> None:
-    desk = router(NAMES, Policy(name="p"))
-    said = desk.check_policies("Hello", params={"response_format": {"type": "json_object"}})[0]
-    assert said.fitting == 3
-    with pytest.raises(ValidationFailed, match="goal"):
-        desk.check_policies("Hello", goal="speed")  # type: ignore[arg-type]
-
-
-def test_without_policies_the_check_is_empty() -> None:
-    assert router(NAMES).check_policies() == []

@@ -5,17 +5,13 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import threading
 import time
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from routewright import Event, Policy, Router, RouterError, Settings, ValidationFailed
-from routewright._setup.input_file import Document, read
+from routewright import Event, Policy, Router, Settings, ValidationFailed
 from routewright.policies import PolicyFile
 from routewright.testing import FakeClock
 from routewright.wire import PolicyChanged
@@ -93,36 +89,6 @@ async def test_a_missing_file_keeps_the_old_policies(path: Path) -> None:
         assert model(desk) == "openai/gpt-6-luna"
 
 
-def test_closing_does_not_wait_for_a_file_that_is_being_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Router.sandbox(policies=PolicyFile(path, every_s=1e6))
-    assert desk.policies()
-    reading, go_on = threading.Event(), threading.Event()
-
-    def read_slowly(path: Path) -> Document:
-        reading.set()
-        go_on.wait()
-        return read(path)
-
-    monkeypatch.setattr("routewright.policies.read", read_slowly)
-    reader = threading.Thread(target=suppressed, args=[desk.reload_policies], daemon=True)
-    closer = threading.Thread(target=desk.blocking.close, daemon=True)
-    try:
-        reader.start()
-        assert reading.wait(10)
-        closer.start()
-        closer.join(10)
-        assert not closer.is_alive()
-    finally:
-        go_on.set()
-        reader.join(10)
-
-
-def suppressed(call: Callable[[], object]) -> None:
-    """A router that was closed meanwhile takes no policies."""
-    with suppress(RouterError):
-        call()
-
-
 async def test_at_the_start_an_invalid_file_is_refused(path: Path) -> None:
     write(path, BAD)
     with pytest.raises(ValidationFailed, match="modells"):
@@ -171,21 +137,6 @@ async def test_hooks_are_called_for_policy_changes(path: Path) -> None:
     assert event.data.name == "desk"
 
 
-def test_replaced_policies_keep_the_versions_of_unchanged_ones() -> None:
-    fast, good = Policy(name="desk", models=["openai/gpt-6-sol"]), Policy(name="desk", models=["openai/gpt-6-luna"])
-    clock = FakeClock(1_800_000_000)
-    desk = Router.sandbox(policies=[fast], settings=Settings(clock=clock))
-    versions = [desk.decide("Hello", policy_id="desk").input.policy]
-    for policies in ([fast], [good], [good], [fast]):
-        desk.reload_policies(policies)
-        versions.append(desk.decide("Hello", policy_id="desk").input.policy)
-    assert versions[0] == versions[1] != versions[2] == versions[3]
-    assert versions[4] == versions[0]  # what was before is called as it was
-    assert [change.from_version for change in desk.reload_policies([])] == ["desk@2027-01-15"]
-    with pytest.raises(ValidationFailed, match="unknown policy"):
-        desk.decide("Hello", policy_id="desk")
-
-
 async def test_the_next_day_begins_anew() -> None:
     clock = FakeClock(1_800_000_000)
     desk = Router.sandbox(policies=[Policy(name="desk")], settings=Settings(clock=clock))
@@ -213,35 +164,6 @@ def test_a_router_with_a_policy_file_accepts_no_other_policies(path: Path) -> No
 def test_an_invalid_interval_is_refused(path: Path, every_s: float) -> None:
     with pytest.raises(ValidationFailed, match=r"every_s: must be at least 0\.05"):
         PolicyFile(path, every_s=every_s)
-
-
-class _Taken(logging.Handler):
-    """Is set when the background says that it took a file."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.DEBUG)
-        self.event = threading.Event()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if "are in force" in record.getMessage():
-            self.event.set()
-
-
-def test_by_the_real_clock_it_is_watched_in_the_background(path: Path) -> None:
-    log, taken = logging.getLogger("routewright.policies"), _Taken()
-    log.addHandler(taken)
-    level = log.level
-    log.setLevel(logging.DEBUG)
-    desk = Router.sandbox(policies=PolicyFile(path, every_s=0.05))
-    try:
-        assert model(desk) == "openai/gpt-4.1"
-        write(path, GOOD)
-        assert taken.event.wait(20)
-        assert model(desk) == "openai/gpt-6-luna"
-    finally:
-        desk.blocking.close()
-        log.setLevel(level)
-        log.removeHandler(taken)
 
 
 @pytest.mark.parametrize("changes", [False, True])

@@ -116,13 +116,6 @@ async def test_while_the_storage_is_unavailable_a_policy_has_a_provisional_versi
     assert len([record for record in caplog.records if "policies have provisional versions" in record.message]) == 2
 
 
-async def test_an_unavailable_storage_stops_no_router_without_policies() -> None:
-    clock, storage = FakeClock(START), Away()
-    router = desk(storage, clock)
-    assert router.decide("Hello").model
-    assert router.policies() == []
-
-
 async def test_without_versions_in_the_storage_the_router_makes_its_own() -> None:
     clock, storage = FakeClock(START), Away()
     storage.error = UnsupportedWrite("no versions here")
@@ -162,13 +155,6 @@ def test_workers_that_start_at_once_agree_on_versions(tmp_path: Path) -> None:
         again = stack.enter_context(running(WORKER, tmp_path / "store.db", "balanced"))
         again.tell()
         assert [again.heard(), again.heard()] == ["ready", first]
-
-
-def test_the_blocking_door_asks_the_storage_too(tmp_path: Path) -> None:
-    router = Router.sandbox(storage=SqliteStorage(tmp_path / "store.db"), policies=[FAST])
-    answer = router.blocking.route("Hello", policy_id="desk")
-    assert ".x" not in answer.routing.policy_version
-    router.blocking.close()
 
 
 async def test_a_storage_that_blocks_holds_a_policy_for_two_seconds_at_most() -> None:

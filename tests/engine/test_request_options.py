@@ -24,7 +24,6 @@ from routewright.wire import (
     ReasoningDelta,
     RouteCompleted,
     RouteFallback,
-    RouteStarted,
     ServicePrice,
     Thought,
     ToolDelta,
@@ -141,15 +140,6 @@ async def test_tools_with_an_effort_go_only_to_models_that_take_both() -> None:
     assert not provider.calls
 
 
-async def test_calls_with_reasoning_off_teach_nothing_about_reasoning() -> None:
-    router, _ = router_of(*[said(Delta("4"), Usage(10, 100), Finish("stop"))] * 60, models=(SHY,))
-    before = router.decide("2 + 2").candidates[0].cost_usd
-    for _ in range(60):
-        await router.route("2 + 2", tools=CLOCK)
-    router.models()  # publishes what was learned
-    assert router.decide("2 + 2").candidates[0].cost_usd == before
-
-
 # Wishes
 
 
@@ -232,24 +222,6 @@ async def test_an_agent_sends_reasoning_back_and_marks_its_prompt_as_repeating()
     assert second.messages[-2].reasoning == Reasoning("good", [SIGNED], "2 and 2")
 
 
-async def test_a_decision_with_options_can_be_replayed() -> None:
-    router, _ = router_of("Hi")
-    answer = await router.route("Hi", params={"reasoning": "high", "service_tier": "priority"})
-    again = router.replay(answer)
-    assert (again.digest, again.reason) == (answer.decision.digest, answer.decision.reason)
-    assert again.candidates == answer.decision.candidates
-
-
-async def test_a_request_with_an_image_leaves_no_plan_for_those_without() -> None:
-    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-    sees = Model(id="good/sees", modalities=("text", "image"), context_window=100_000, pricing_per_1m=Pricing(9.0, 9.0))
-    reads = Model(id="good/reads", pricing_per_1m=Pricing(1.0, 1.0))
-    router, _ = router_of("a", "b", models=(sees, reads))
-    first = await router.route([{"role": "user", "content": [picture]}])
-    second = await router.route("Hi")
-    assert [each.routing.selected_model for each in (first, second)] == ["good/sees", "good/reads"]
-
-
 async def test_traces_have_no_reasoning() -> None:
     secret = {"type": "thinking", "thinking": "canary-7131", "signature": "c2ln"}
     router, _ = router_of(said(Thought("canary-7131"), Thought(item=secret), *ANSWER))
@@ -259,15 +231,6 @@ async def test_traces_have_no_reasoning() -> None:
     for trace in (answer.trace, stored):
         assert b"canary" not in json.encode(trace)
     assert "canary" not in repr(answer)
-
-
-async def test_a_stream_names_ignored_options_at_its_start() -> None:
-    plain = Model(id="good/one", unsupported=("verbosity",), pricing_per_1m=Pricing(1.0, 4.0))
-    router, _ = router_of("Hi", models=(plain,))
-    async with router.stream("Hi", params={"verbosity": "low"}) as stream:
-        begun = await anext(stream)
-    assert isinstance(begun, RouteStarted)
-    assert begun.data.routing.ignored_params == ["verbosity"]
 
 
 async def test_reasoning_after_the_last_text_is_sent_before_the_end() -> None:

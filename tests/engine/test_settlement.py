@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,6 @@ from routewright.wire import (
     RateLimits,
     Replay,
     Short,
-    Stands,
     Tokens,
     TraceById,
     UpstreamCall,
@@ -148,14 +146,6 @@ async def test_a_settlement_booked_without_detail_charges_at_most_the_reservatio
     assert 0 < ask.nanos < 100 * 1_000 + 10_000 * 4_000
 
 
-async def test_a_shortened_settlement_without_limits_charges_its_cost(odd: Odd) -> None:
-    bank, storage = await odd()
-    await bank.storage.apply("acme", [account()])
-    storage.before = detailed
-    await bank.route(idempotency_key="k")
-    assert await bank.charged() == COST
-
-
 @pytest.mark.parametrize("error", [ValueError("CANARY"), UnsupportedWrite("no ledger")], ids=repr)
 async def test_a_settlement_refused_for_good_is_counted_and_logged(
     odd: Odd, caplog: pytest.LogCaptureFixture, error: Exception
@@ -190,15 +180,6 @@ async def test_a_failing_settlement_delays_no_other(odd: Odd) -> None:
         await bank.route()
         assert (await bank.purse())[1] == count * COST
     assert bank.router.trace_counts.waiting == 1
-
-
-async def test_closing_names_what_could_not_be_booked(odd: Odd, caplog: pytest.LogCaptureFixture) -> None:
-    bank, storage = await odd()
-    storage.away = (Facts,)
-    answer = await bank.route(idempotency_key="k")
-    await bank.router.aclose()
-    assert (await bank.purse())[1] == 0
-    assert f"money is lost: call {answer.trace_id} of account acme" in caplog.text
 
 
 @pytest.mark.parametrize("gives", [NOTHING, 5, "garbage", [None]], ids=lambda gives: type(gives).__name__)
@@ -399,28 +380,6 @@ async def test_a_stream_dropped_after_the_close_is_logged_as_lost(caplog: pytest
     assert bank.router.trace_counts.unbilled == 1
 
 
-async def test_a_stream_dropped_after_the_close_is_billed_by_an_immediate_storage() -> None:
-    bank = await Bank(ANSWER, terms=TERMS).open()
-    stream = await began(bank)
-    await bank.router.aclose()
-    del stream
-    _, spent, reserved = await bank.purse()
-    assert (spent > 0, reserved) == (True, 0)
-
-
-async def test_a_bill_that_cannot_be_written_after_the_close_is_logged_as_lost(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    bank, storage = await opened(SLOW)
-    async with anyio.create_task_group() as group:
-        group.start_soon(bank.route)
-        await bank.clock.sleep(1.0)
-        await bank.router.aclose()
-        storage.away = (Facts,)
-    assert "money is lost: call tr_" in caplog.text
-    assert (bank.router.trace_counts.unbilled, bank.router.trace_counts.waiting) == (1, 0)
-
-
 async def test_after_the_close_a_hanging_storage_delays_no_answer_past_its_deadline() -> None:
     bank, storage = await opened(SLOW)
     async with anyio.create_task_group() as group:
@@ -591,16 +550,3 @@ async def test_the_late_answer_of_a_slow_storage_about_an_account_is_used() -> N
 
 
 # --- a month
-
-
-async def test_a_call_belongs_to_the_month_of_its_admission() -> None:
-    bank = await Bank(SLOW, terms=TERMS).open()
-    ends = datetime(2026, 2, 1, tzinfo=UTC).timestamp() - bank.clock.time()
-    await bank.clock.sleep(ends - 1.0)
-    await bank.route()
-    assert bank.month.startswith("2026-02")
-    for month, spent in (("2026-01", COST), ("2026-02", 0)):
-        found = await bank.storage.read("acme", Stands(f"{month}-15T00:00:00.000Z"))
-        assert found.purses[-1].spent_nanos == spent
-    (row,) = await bank.rows()
-    assert row.at.startswith("2026-01")

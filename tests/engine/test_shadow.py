@@ -14,8 +14,6 @@ from routewright.testing import FakeClock
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     DecisionSpan,
-    PolicyClass,
-    PolicyMatch,
     PolicyRecord,
     PutPolicyRecord,
     ShadowDecision,
@@ -86,15 +84,6 @@ async def test_a_shadow_without_a_model_that_fits_says_why() -> None:
         answer = await router.route("Hello", policy_id="desk")
         expected = ShadowDecision(policy="trial@2026-11-21", reason="router.no_candidates")
         assert shadow_of(answer.trace) == expected
-
-
-async def test_a_shadow_decides_by_the_class_that_the_request_has_there() -> None:
-    gold = PolicyClass(match=PolicyMatch(metadata={"tier": "gold"}), models=["mistral/mistral-medium-2604"])
-    async with desk(MemoryStorage(), LIVE, replace(TRIAL, classes=[gold])) as router:
-        answer = await router.route("Hello", policy_id="desk", metadata={"tier": "gold"})
-        found = shadow_of(answer.trace)
-        assert isinstance(found, ShadowDecision)
-        assert found.model == "mistral/mistral-medium-2604"
 
 
 async def test_a_shadow_that_fails_leaves_the_trace_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from routewright import MemoryStorage, Router, Settings
 from routewright._engine.retention import PUT_AGAIN_S, REMEMBERED, RETRY_S, Snapshots
 from routewright.errors import StorageUnavailable, UnsupportedWrite
 from routewright.testing import FakeClock
-from routewright.wire import SYSTEM_ACCOUNT, HealthSnapshot, PutSnapshot, SnapshotById, Write, Written
+from routewright.wire import HealthSnapshot, PutSnapshot
 
 pytestmark = pytest.mark.anyio
 
@@ -53,14 +52,6 @@ async def test_a_snapshot_is_put_once_and_again_before_it_expires() -> None:
     assert await store.asked_for(A) == [["a"]]
 
 
-async def test_a_refused_snapshot_does_not_affect_others() -> None:
-    store = Store()
-    store.fails = refusing("b")
-    assert await store.asked_for(A, B, C) == [["a", "b", "c"], ["a"], ["b"], ["c"]]
-    assert await store.asked_for(A, B, C) == []
-    assert [str(trouble) for trouble in store.troubles] == ["b"]
-
-
 async def test_a_refused_snapshot_is_retried_later_and_logged_once() -> None:
     store = Store()
     store.fails = refusing("a")
@@ -99,33 +90,3 @@ async def test_the_memory_of_written_snapshots_is_bounded(refused: bool) -> None
     for number in range(REMEMBERED + 2):
         await store.snapshots.keep([HealthSnapshot(str(number), {})])
     assert await store.asked_for(HealthSnapshot("0", {})) == [["0"]], "it is forgotten, and put again"
-
-
-class RefusesOnce(MemoryStorage):
-    """Waits, and refuses the first snapshots that it is given."""
-
-    keep = None  # type: ignore[assignment]
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.refused = False
-
-    async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
-        if not self.refused and isinstance(writes[0], PutSnapshot):
-            self.refused = True
-            raise ValueError("a hiccup")
-        return await super().apply(account, writes)
-
-
-async def test_a_trace_can_be_replayed_after_its_snapshots_were_refused_once() -> None:
-    storage = RefusesOnce()
-    router = Router.sandbox(storage=storage, settings=Settings(clock=FakeClock()))
-    answer = await router.route("hi")
-    await router.flush()
-    given = (await router.trace(answer.trace_id)).decision_input
-    assert storage.refused
-    assert given is not None
-    assert None not in [
-        await storage.read(SYSTEM_ACCOUNT, SnapshotById(each)) for each in (given.catalogue, given.health)
-    ]
-    await router.aclose()

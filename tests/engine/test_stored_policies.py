@@ -83,20 +83,6 @@ async def test_a_publication_is_in_force_at_the_first_use_and_within_two_seconds
         assert [policy.name for policy in router.policies()] == ["desk"]
 
 
-async def test_a_request_under_way_keeps_its_version() -> None:
-    clock, storage = FakeClock(START), MemoryStorage()
-    await publish(storage, FAST)
-    async with desk(storage, clock) as router, router.stream("Hello", policy_id="desk") as stream:
-        await anext(stream)
-        await publish(storage, FAST, GOOD)
-        await clock.advance(3)
-        async for _ in stream:
-            pass
-        assert stream.result.routing.policy_version == "desk@2026-11-21"
-        assert stream.result.routing.selected_model == "openai/gpt-4.1"
-        assert model(router) == "openai/gpt-6-luna"
-
-
 async def test_a_policy_that_is_retired_is_named_so() -> None:
     clock, storage = FakeClock(START), MemoryStorage()
     await publish(storage, FAST)
@@ -246,40 +232,6 @@ async def test_publications_are_known_once_the_storage_is_available(caplog: pyte
     assert len([record for record in caplog.records if "the disk is full" in record.message]) == 2
 
 
-async def test_publications_do_not_wait_for_the_versions_of_the_routers_own_policies() -> None:
-    clock, storage = FakeClock(START), Counting()
-    storage.error = StorageUnavailable("the disk is full")
-    async with desk(storage, clock, [Policy(name="mine", models=["openai/gpt-4.1"])]) as router:
-        version = (await router.route("Hello", policy_id="mine")).routing.policy_version
-        assert ".x" in version, "it is provisional"
-        storage.error = None
-        taken = write_of(Policy(name="mine"))
-        record = PolicyRecord(name="mine", content=taken.content, changed_at=NOON)
-        await storage.apply(SYSTEM_ACCOUNT, [taken, PutPolicyRecord(record)])
-        await publish(storage, FAST)
-        with pytest.raises(ValidationFailed, match="'desk' is published in the storage"):
-            router.reload_policies([GOOD])
-        await clock.advance(3)
-        assert model(router) == "openai/gpt-4.1"
-        assert (await router.route("Hello", policy_id="mine")).routing.policy_version == version
-        assert [problem for problem in router.status().problems if "'mine' is published in the storage" in problem]
-        await storage.apply(SYSTEM_ACCOUNT, [PutPolicyRecord(put_in_force(record, None, None, NOON, ""))])
-        await clock.advance(3)
-        assert ".x" not in (await router.route("Hello", policy_id="mine")).routing.policy_version
-        assert router.status().problems == []
-
-
-async def test_a_refused_reload_hides_no_publication() -> None:
-    clock, storage = FakeClock(START), MemoryStorage()
-    async with desk(storage, clock) as router:
-        router.policies()
-        await publish(storage, FAST)
-        with pytest.raises(ValidationFailed, match="is published in the storage"):
-            router.reload_policies([GOOD])
-        await clock.advance(3)
-        assert model(router) == "openai/gpt-4.1"
-
-
 class Odd(MemoryStorage):
     """Returns records that no storage may return."""
 
@@ -317,13 +269,6 @@ async def test_a_storage_without_publications_keeps_the_versions_of_policies() -
         await clock.advance(3)
         assert (await router.route("Hello", policy_id="desk")).routing.policy_version == "desk@2026-11-21"
         assert router.status().problems == []
-
-
-async def test_a_router_of_its_own_storage_has_no_background_work() -> None:
-    router = Router.sandbox(policies=[FAST])
-    assert model(router) == "openai/gpt-4.1"
-    assert router._parts.worker.present is None
-    assert await records(router.storage) == []
 
 
 # Owners
@@ -385,30 +330,6 @@ async def test_a_file_that_names_a_policy_of_the_storage_changes_nothing_and_is_
         assert message.startswith(f"the policies stay unchanged: {path}: policies['desk']: 'desk' is published")
 
 
-async def test_names_that_are_gone_from_a_file_are_free(tmp_path: Path) -> None:
-    clock, storage, path = FakeClock(START), MemoryStorage(), tmp_path / "policies.toml"
-    path.write_text('[[policies]]\nname = "mine"\n[[policies]]\nname = "desk"\n')
-    async with desk(storage, clock, PolicyFile(path)) as router:
-        router.policies()
-        owner = f"file {path}"
-        assert [(record.name, record.owner) for record in await records(storage)] == [("desk", owner), ("mine", owner)]
-        path.write_text('[[policies]]\nname = "mine"\n')
-        router.reload_policies()
-        assert [record.owner for record in await records(storage)] == ["storage", owner]
-        await publish(storage, GOOD)
-        await clock.advance(3)
-        assert model(router) == "openai/gpt-6-luna"
-
-
-async def test_policies_of_code_and_storage_stand_beside_one_another() -> None:
-    clock, storage = FakeClock(START), MemoryStorage()
-    await publish(storage, FAST)
-    async with desk(storage, clock, [Policy(name="mine")]) as router:
-        assert [policy.name for policy in router.policies()] == ["mine", "desk"]
-        router.reload_policies([])
-        assert [policy.name for policy in router.policies()] == ["desk"]
-
-
 # Shares
 
 
@@ -437,15 +358,6 @@ async def test_a_share_serves_its_part_and_each_trace_says_which_version_did() -
         await clock.advance(3)
         decision = router.decide("Hello", policy_id="desk")
         assert (decision.model, decision.input.assignment) == ("openai/gpt-6-luna", "")
-
-
-async def test_a_decision_for_a_share_replays_without_a_trace() -> None:
-    clock, storage = FakeClock(START), MemoryStorage()
-    await publish(storage, FAST, GOOD, share=0.999999)
-    async with desk(storage, clock) as router:
-        decision = router.decide("Hello", policy_id="desk")
-        assert decision.model == "openai/gpt-6-luna"
-        assert router.replay(decision).digest == decision.digest
 
 
 async def test_a_share_by_metadata_leaves_requests_without_it_to_the_main_version() -> None:

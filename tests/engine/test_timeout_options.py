@@ -9,10 +9,10 @@ from typing import Any
 import anyio
 import pytest
 
-from routewright import Agent, Fallback, OpenAIProvider, Policy, Router, RouterError, Settings, ValidationFailed
+from routewright import Agent, OpenAIProvider, Policy, Router, RouterError, Settings, ValidationFailed
 from routewright.errors import ProviderFault, RouterTimeoutError, UpstreamFailed
 from routewright.testing import FakeClock, FaultyTransport, Pause, ScriptedProvider
-from routewright.wire import FaultKind, Finish, ModelSpan, PolicyFallback, RouteRequest
+from routewright.wire import FaultKind, Finish, ModelSpan, PolicyFallback
 from tests.tables import table
 
 from .scripted_router import GOOD, SPARE, House
@@ -49,15 +49,6 @@ def test_a_call_overrides_its_router_and_a_policy_only_shortens_the_time() -> No
     assert given(router, timeout=30, max_retries=4, policy_id="short") == (1_000, 4)
     assert given(router, timeout=0.25, policy_id="short") == (250, 0)
     assert given(router, timeout=None, max_retries=None) == (2_500, 0)
-
-
-def test_timeout_and_max_retries_set_fields_of_the_request() -> None:
-    router = Router.sandbox()
-    made = router.prepare("Hello", timeout=1.5, max_retries=2, fallback={"models": ["openai/gpt-4.1"]}).request
-    assert made.timeout_ms == 1_500
-    assert made.fallback == Fallback(models=["openai/gpt-4.1"], max_retries=2)
-    asked = RouteRequest(made.messages, timeout_ms=1_500, fallback=Fallback(max_retries=2))
-    assert given(router, asked, timeout=1.5, max_retries=2) == (1_500, 2), "they say the same"
 
 
 @table(

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import threading
-import time
-import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
@@ -188,19 +185,6 @@ async def test_concurrent_writers_and_flushes_lose_and_repeat_nothing() -> None:
     assert sorted(trace.id for trace in await traces_in(storage)) == sorted(ids)
 
 
-async def test_traces_that_could_not_be_written_stay_queued() -> None:
-    storage = Waits()
-    router = Router.sandbox(storage=storage)
-    storage.down = True
-    answer = await router.route("hi")
-    with pytest.raises(StorageUnavailable, match=r"1 wait, 0 were refused, 0 are lost; .* StorageUnavailable: down"):
-        await router.flush()
-    assert (await router.trace(answer.trace_id)).id == answer.trace_id
-    storage.down = False
-    await router.aclose()
-    assert await storage.ids() == [answer.trace_id]
-
-
 async def test_the_background_retries_with_growing_delay_and_logs_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -239,25 +223,6 @@ async def test_a_refused_trace_is_dropped_counted_and_logged_and_the_rest_is_wri
     assert (await storage.ids("a"), await storage.ids("b")) == ([answers[1].trace_id], [answers[2].trace_id])
     assert router.trace_counts == (0, 1, 0, 0, 0)
     await router.flush()  # it was told
-    await router.aclose()
-
-
-async def test_a_storage_that_cancels_itself_counts_as_unavailable() -> None:
-    async def cancel_once(account: str, writes: Sequence[Write]) -> None:
-        storage.before = None
-        raise asyncio.CancelledError
-
-    storage, clock = Waits(cancel_once), FakeClock()
-    router = Router.sandbox(storage=storage, settings=Settings(clock=clock))
-    answer = await router.route("hi")
-    await clock.sleep(0.03)
-    assert router.trace_counts == (1, 0, 0, 0, 0)
-    await clock.sleep(1.0)
-    assert await storage.ids() == [answer.trace_id]
-    storage.before = cancel_once
-    await router.route("hi")
-    with pytest.raises(StorageUnavailable, match="Waits cancelled itself"):
-        await router.flush()
     await router.aclose()
 
 
@@ -314,43 +279,6 @@ async def test_if_one_account_can_be_written_failing_ones_delay_no_other(failing
     await router.flush()
     for account, answer in answers.items():
         assert await storage.ids(account) == [answer.trace_id]
-    await router.aclose()
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_the_remembered_fault_keeps_no_objects_of_the_storage_alive() -> None:
-    class Rows:
-        """What a storage is about to write."""
-
-    held: list[weakref.ref[Rows]] = []
-
-    async def fail(account: str, writes: Sequence[Write]) -> None:
-        rows = Rows()
-        held.append(weakref.ref(rows))
-        raise StorageUnavailable("down")
-
-    storage = Waits(fail)
-    router = Router.sandbox(storage=storage, settings=still())
-    await router.route("hi")
-    with pytest.raises(StorageUnavailable, match="down") as told:
-        await router.flush()
-    del told
-    gc.collect()
-    assert [rows() for rows in held] == [None] * len(held)
-    storage.before = None
-    await router.aclose()
-
-
-async def test_refused_snapshots_lose_no_trace() -> None:
-    async def refuse(account: str, writes: Sequence[Write]) -> None:
-        if account == "_system":
-            raise UnsupportedWrite("no snapshots")
-
-    storage = Waits(refuse)
-    router = sandbox(storage)
-    answer = await router.route("hi")
-    await router.flush()
-    assert await storage.ids() == [answer.trace_id]
     await router.aclose()
 
 
@@ -445,25 +373,6 @@ def test_a_flush_takes_over_from_one_whose_loop_was_closed_under_it(backend: str
     anyio.run(flush_again, backend=backend)
     assert at_once == [1, -1] * 2  # snapshots, and the trace
     assert router.trace_counts == (0, 0, 0, 0, 0)
-
-
-@table("backend", ["asyncio", "trio"])
-def test_a_wait_for_a_flush_whose_loop_was_closed_ends_with_the_next_trace(backend: str) -> None:
-    storage = Waits()
-    router = Router.sandbox(storage=storage, settings=still())
-    loop, lost = left_midway(router, storage)
-
-    async def wait_for_it() -> None:
-        async with anyio.create_task_group() as group:
-            for _ in range(2):
-                group.start_soon(router.flush)
-            await anyio.wait_all_tasks_blocked()
-            loop.close()
-            await router.route("hi")
-
-    anyio.run(wait_for_it, backend=backend)
-    assert len(asyncio.run(storage.ids())) == 2
-    collect(lost)
 
 
 def collect(task: Any) -> None:
@@ -577,33 +486,6 @@ async def test_the_trace_of_a_call_that_outlives_the_router_is_lost_and_counted(
     assert house.router.trace_counts == (0, 0, 1, 0, 1)
     assert "money is lost: call tr_" in caplog.text
     assert storage.applies == 0
-
-
-async def test_closing_does_not_wait_for_a_dropped_stream() -> None:
-    storage = Waits()
-    house = House([said(Delta("x"), Pause(60.0), Finish("stop"))], storage=storage)
-    stream = house.router.stream("hi", goal="quality")
-    await anext(stream)
-    await anext(stream)
-    del stream
-    await house.router.aclose()
-    assert house.clock.monotonic() == 0.0
-    assert len(await storage.ids()) == 1
-
-
-@pytest.mark.parametrize("door", ["async", "blocking"])
-async def test_closing_ends_within_two_seconds_of_real_time(door: str) -> None:
-    storage = Waits(hang)
-    router = Router.sandbox(storage=storage)
-    await router.route("hi")
-    began = time.monotonic()
-    if door == "async":
-        await router.aclose()
-    else:
-        await anyio.to_thread.run_sync(router.blocking.close)
-    assert time.monotonic() - began < 2.5  # with what the machine takes
-    assert storage.closed == 1
-    assert router.trace_counts == (0, 0, 1, 0, 0)
 
 
 doors = pytest.mark.parametrize("door", ["async", "blocking", "blocking in a loop"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from routewright import Caller, Console, MemoryStorage, Router, Settings, TraceStore
+from routewright import Console, MemoryStorage, Router, Settings, TraceStore
 from routewright.errors import NotFound, StorageUnavailable
 from routewright.testing import FakeClock
 from routewright.wire import PutTrace, Write, Written
@@ -85,16 +85,6 @@ async def test_a_deletion_includes_queued_traces() -> None:
     await router.route("hi")
     assert await router.traces.delete(everything=True) == 1
     assert (await count(storage), router.trace_counts.waiting) == (0, 0)
-
-
-async def test_queued_traces_of_another_account_delay_no_deletion() -> None:
-    router, storage = over(Busy())
-    await router.route("hi", caller=Caller("anna"))
-    storage.busy.add("ben")
-    await router.route("hi", caller=Caller("ben"))
-    assert await router.traces.delete(everything=True, account="anna") == 1
-    with pytest.raises(StorageUnavailable, match="1 of this account's traces wait"):
-        await router.traces.delete(everything=True, account="ben")
 
 
 async def test_queued_traces_delay_no_feedback_and_no_report() -> None:

@@ -7,14 +7,13 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-import msgspec
 import pytest
 from opentelemetry import trace as telemetry
 from opentelemetry.sdk.trace import TracerProvider
 
 from routewright import Answer, Delta, Finish, Model, Pricing, Router, Settings, UpstreamCall, ValidationFailed
 from routewright.router import StepCall
-from routewright.wire import Chunk, Trace
+from routewright.wire import Chunk
 from routewright.wire.ids import span_id_of
 from tests.tables import table
 
@@ -115,12 +114,6 @@ async def test_a_named_provider_gets_the_traceparent_with_a_span_per_attempt(to:
     assert SPAN not in spans
 
 
-async def test_a_call_without_a_parent_sends_no_traceparent() -> None:
-    router, provider = listening("*")
-    await router.route("hi")
-    assert [call.traceparent for call in provider.calls] == [None, None]
-
-
 def test_steps_have_the_traceparent_header() -> None:
     router, _ = listening("house")
     with router.traceparent(HERE), router.steps("hi") as steps:
@@ -133,10 +126,3 @@ def test_steps_have_the_traceparent_header() -> None:
 def test_traceparent_to_must_be_a_tuple(wrong: Any) -> None:
     with pytest.raises(ValidationFailed, match=r"Settings\.traceparent_to: .*pass a tuple of names"):
         Settings(traceparent_to=wrong)
-
-
-async def test_a_trace_stored_without_a_traceparent_has_none() -> None:
-    answer = await Router.sandbox().route("hi")
-    stored = msgspec.json.decode(msgspec.json.encode(answer.trace))
-    del stored["traceparent"]
-    assert msgspec.json.decode(msgspec.json.encode(stored), type=Trace) == answer.trace

@@ -380,18 +380,6 @@ async def test_no_account_has_more_than_a_quarter_of_the_attempts_while_others_w
         assert len(running.receiver.posts) == 900
 
 
-async def test_endpoints_beyond_the_first_claim_follow_as_soon_as_an_attempt_has_ended() -> None:
-    async with Delivering() as running:
-        for number in range(2 * IN_FLIGHT):
-            account = f"a{number % 8}"
-            await running.storage.apply(account, [PutEndpoint(endpoint_of(number, account=account))])
-        for number in range(8):
-            await emit(running.storage, number, account=f"a{number}")
-        running.dispatcher.wake()
-        await running.clock.sleep(1.0)
-        assert len(running.receiver.posts) == 2 * IN_FLIGHT
-
-
 async def test_the_first_endpoint_that_another_process_registers_is_served_within_five_seconds() -> None:
     clock = FakeClock()
     storage = MemoryStorage(clock=clock)
@@ -423,24 +411,6 @@ async def test_dead_endpoints_have_half_of_the_attempts_at_most() -> None:
         assert running.receiver.now == IN_FLIGHT // 2
 
 
-async def test_failing_endpoints_without_due_deliveries_take_no_room() -> None:
-    clock, answers = FakeClock(), Counter[str]()
-    victim = "https://hooks.example/0999"
-
-    def answer(url: str) -> Script:
-        answers[url] += 1
-        return 404 if url != victim else 503 if answers[url] == 1 else 200
-
-    async with Delivering(answer, clock=clock) as running:
-        await running.put(*(endpoint_of(number) for number in range(200)))
-        await running.emit(1)
-        await clock.sleep(5.0)
-        await running.put(endpoint_of(999, url=victim))
-        await running.emit(2)
-        await clock.sleep(70.0)
-        assert running.receiver.times(victim) == pytest.approx([5.0, 65.125], abs=1e-5)
-
-
 @on_one_loop
 async def test_slow_endpoints_with_many_events_do_not_starve_others() -> None:
     async with Delivering(lambda url: "slow" if url[-4:] < "0032" else 200) as running:
@@ -453,18 +423,6 @@ async def test_slow_endpoints_with_many_events_do_not_starve_others() -> None:
         await running.clock.sleep(30.0)
         (at,) = running.receiver.times("https://hooks.example/0999")
         assert at - 60.0 < 9.5
-
-
-@on_one_loop
-async def test_a_busy_dead_endpoint_gets_all_its_attempts_oldest_event_first() -> None:
-    async with Delivering(lambda url: "timeout") as running:
-        await running.put(endpoint_of())
-        for number in range(700):
-            await running.emit(number)
-            await running.clock.sleep(8.0)
-        found = {each.event_id: each for each in await deliveries(running.storage)}
-        first = found[make_event(0).id]
-        assert (first.state, len(first.attempts)) == ("failed_delivery", 5)
 
 
 async def test_a_refused_outcome_delays_no_other() -> None:

@@ -95,17 +95,6 @@ class TestThread:
         assert thread.daemon
         assert thread is not threading.current_thread()
 
-    @pytest.mark.parametrize("backend", BACKENDS)
-    def test_run_blocks_inside_an_event_loop(self, worker: Worker, backend: str) -> None:
-        async def nap() -> str:
-            await anyio.sleep(0.001)  # says so if it takes itself for the caller's kind of loop
-            return "slept"
-
-        async def caller() -> str:
-            return worker.run(nap)
-
-        assert anyio.run(caller, backend=backend) == "slept"
-
     def test_run_serves_many_threads_at_once(self, worker: Worker) -> None:
         everybody_is_here, answers = threading.Barrier(8), list[int]()
 
@@ -396,16 +385,6 @@ class TestCallersLoop:
         assert seen == [threading.current_thread()] * 3
         assert threading.active_count() == before
 
-    async def test_pokes_of_one_delay_are_one_run(self, worker: Worker, clock: FakeClock) -> None:
-        recorder, times = Recorder(worker, 0.02), list[float]()
-        for item in range(100):
-            recorder.put(item)
-        await clock.sleep(0.02)
-        times.append(recorder.runs)
-        await clock.sleep(10)
-        assert recorder.taken == list(range(100))
-        assert recorder.runs == 1
-
     async def test_job_begins_after_its_delay(self, worker: Worker, clock: FakeClock) -> None:
         times: list[float] = []
 
@@ -434,13 +413,6 @@ class TestCallersLoop:
         job.poke()
         await clock.sleep(10.0)
         assert spans == [(0.5, 1.5), (2.0, 3.0)]
-
-    async def test_aclose_hurries_jobs(self, worker: Worker, clock: FakeClock) -> None:
-        recorder = Recorder(worker, 3600.0)
-        recorder.put(1)
-        await worker.aclose()
-        assert recorder.taken == [1]
-        assert clock.monotonic() == 0.0
 
     async def test_aclose_waits_for_tasks_but_not_for_daemons(self, worker: Worker, clock: FakeClock) -> None:
         ended: list[str] = []
@@ -474,28 +446,6 @@ class TestCallersLoop:
         await worker.aclose()
         assert times == [0.75, 1.0, 1.75, 2.5]
 
-    async def test_closing_waits_for_work_that_tasks_start(self, worker: Worker, clock: FakeClock) -> None:
-        recorder = Recorder(worker, 0.5)
-
-        async def record_late() -> None:
-            await clock.sleep(1.0)
-            recorder.put(1)
-
-        worker.start(record_late)
-        await worker.aclose()
-        assert recorder.taken == [1]
-
-    async def test_error_is_logged_and_ends_nothing_else(
-        self, worker: Worker, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        recorder = Recorder(worker, 0.0)
-        worker.start(fail, ValueError("mine"))
-        worker.start_daemon(fail, ValueError("mine"))
-        recorder.put(1)
-        await worker.aclose()
-        assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
-        assert recorder.taken == [1]
-
     async def test_close_twice_is_once_and_nothing_begins_after_it(self, worker: Worker) -> None:
         recorder = Recorder(worker, 0.0)
         recorder.put(1)
@@ -528,10 +478,6 @@ class TestNoLoop:
         finally:
             variable.reset(token)
         assert recorder.taken == [1, 1]
-
-    def test_run_raises_what_the_function_raises(self) -> None:
-        with pytest.raises(ValueError, match="mine"):
-            Worker(FakeClock()).run(fail, ValueError("mine"))
 
     @pytest.mark.parametrize("backend", BACKENDS)
     def test_work_requested_outside_a_loop_starts_in_the_next(self, backend: str) -> None:

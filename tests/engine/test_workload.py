@@ -106,13 +106,3 @@ async def test_calls_of_one_workload_share_a_plan_while_nothing_moves() -> None:
     assert plans[0].decision_input.workload == fleet.workloads.steps["acme", "production", None]
     assert plans[2].decision_input.workload is None
     await bench.router.aclose()
-
-
-async def test_a_replacing_fleet_keeps_the_workloads() -> None:
-    bench, other = Bench(40), Bench(40)
-    await bench.ask(12)
-    before, after = (each.router._parts.fleet("production") for each in (bench, other))
-    after.learn_from(before)
-    assert after.workloads.steps == before.workloads.steps != {}
-    for each in (bench, other):
-        await each.router.aclose()
