@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import cached_property
+from dataclasses import dataclass
+from math import inf
 
 import anyio.lowlevel
 
@@ -12,7 +13,7 @@ from routewright._core.catalogue.models import models_of
 from routewright.backends.clock import SystemClock
 from routewright.backends.providers.openai import OpenAIProvider
 from routewright.backends.transport import TransportLimits
-from routewright.backends.transport.connections import Body
+from routewright.backends.transport.connections import Answer
 from routewright.errors import ProviderFault
 from routewright.protocols import Clock
 from routewright.testing.provider import Pause
@@ -52,73 +53,60 @@ class FaultyTransport:
     @asynccontextmanager
     async def request(
         self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
-    ) -> AsyncIterator[FaultyResponse]:
+    ) -> AsyncIterator[Answer]:
         """Send one request (``protocols.Transport``)."""
         self.open_calls += 1
         try:
             play = self._script.play(Request(method, url, body or b""))
-            yield await FaultyResponse.begin(self, moments(play.steps))
+            yield await self._begin(moments(play.steps))
         finally:
             self.open_calls -= 1
 
     async def aclose(self) -> None:
         """Do nothing: no connection is held."""
 
-
-class FaultyResponse:
-    """A response whose body follows the fault (``protocols.Response``)."""
-
-    def __init__(self, transport: FaultyTransport, head: Head, rest: Iterator[Moment]) -> None:
-        self.status = head.status
-        self._head = head
-        self._clock = transport.clock
-        self._limit = transport.limits.answer_bytes
-        self._rest = rest
-        self._missing = int(self.headers.get("content-length", 0))
-
-    @classmethod
-    async def begin(cls, transport: FaultyTransport, rest: Iterator[Moment]) -> FaultyResponse:
+    async def _begin(self, rest: Iterator[Moment]) -> Answer:
         """Wait for the headers."""
         await anyio.lowlevel.checkpoint()
         for moment in rest:
             match moment:
                 case Connection():
                     if moment is Connection.MUTE:
-                        await transport.clock.sleep(transport.limits.connect_timeout_s)
+                        await self.clock.sleep(self.limits.connect_timeout_s)
                     message = f"no connection to faulty.invalid: {moment}"
                     raise ProviderFault("connect", message, public=f"no connection: {moment}")
                 case Pause(seconds):
-                    await transport.clock.sleep(seconds)
+                    await self.clock.sleep(seconds)
                 case Head(status) if status >= 200:
-                    return cls(transport, moment, rest)
+                    headers = {name.lower(): value for name, value in moment.headers.items()}
+                    body = _Rest(rest, self.clock, float(headers.get("content-length", inf)))
+                    return Answer(status, headers, body.receive, self.limits.answer_bytes)
                 case Break():
                     break
         raise _reset()
 
-    @cached_property
-    def headers(self) -> Mapping[str, str]:
-        """Names in lower case."""
-        return {name.lower(): value for name, value in self._head.headers.items()}
 
-    def chunks(self) -> Body:
-        """The body as it arrives, decompressed."""
-        return Body(self._receive, self.headers.get("content-encoding", ""), self._limit)
+@dataclass
+class _Rest:
+    """What is left of the steps once the headers have come: the body."""
 
-    async def read(self, limit: int) -> bytes:
-        """At most ``limit`` bytes of the body; more raises ``ProviderFault("malformed")``."""
-        return await self.chunks().read(limit)
+    moments: Iterator[Moment]
+    clock: Clock
+    missing: float
+    """The bytes that the headers promise and that have not come; infinite if they promise none."""
 
-    async def _receive(self) -> bytes:
+    async def receive(self) -> bytes:
+        """The next bytes; empty at the end. Raises ``ProviderFault`` where the connection breaks."""
         await anyio.lowlevel.checkpoint()
-        for moment in self._rest:
+        for moment in self.moments:
             match moment:
                 case Pause(seconds):
-                    await self._clock.sleep(seconds)
+                    await self.clock.sleep(seconds)
                 case Break():
-                    if moment is Break.RESET or self._missing > 0 or "content-length" not in self.headers:
+                    if moment is Break.RESET or self.missing > 0:
                         raise _reset()
                 case bytes():
-                    self._missing -= len(moment)
+                    self.missing -= len(moment)
                     return moment
         return b""
 
