@@ -6,7 +6,6 @@ import copy
 import json
 import pickle
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
 from dataclasses import replace
 from itertools import pairwise, product
 from typing import Any
@@ -19,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright import Catalogue, ExecutionLimits, OpenAIProvider, Router, Settings
-from routewright.backends.providers.answer import SLICE_BYTES, Reader, decode_stream
+from routewright.backends.providers.answer import SLICE_BYTES, decode_stream
 from routewright.backends.providers.environment import providers_from_environment
 from routewright.backends.providers.faults import BODY_CHARS
 from routewright.backends.providers.http import REFUSED_S, HttpProvider
@@ -165,21 +164,6 @@ async def test_a_stream_without_events_lets_other_tasks_run(noise: bytes) -> Non
         group.cancel_scope.cancel()
     assert without_signs_of_life(read) == [*vendor.begun, Delta("x"), USAGE, Finish("stop")]
     assert turns >= size // SLICE_BYTES - 2
-
-
-async def test_a_stream_is_read_lazily() -> None:
-    class Counting(Reader):
-        events = 0
-
-        def take(self, document: bytes | str) -> None:
-            self.events += 1
-            self.chunks.append(Delta(str(document)))
-
-    counting = Counting("counting")
-    async with aclosing(decode_stream(counting, AtOnce(b"data:{}\n\n" * 10_000), str)) as stream:
-        for _ in range(3):
-            assert await anext(stream) == Delta("{}")
-    assert counting.events == 3
 
 
 # --- what is not an answer

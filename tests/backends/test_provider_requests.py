@@ -12,13 +12,13 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from routewright import AnthropicProvider, GeminiProvider, OpenAIProvider, Router
+from routewright import AnthropicProvider, GeminiProvider, OpenAIProvider
 from routewright._core.tokens.estimate import MESSAGE_TOKENS, count_overhead
 from routewright.backends.providers.anthropic import OpenEnded, closed_form
 from routewright.backends.providers.gemini import UNSIGNED
 from routewright.backends.providers.hosts import HOSTS
 from routewright.backends.tokens import PackedTokenCounter
-from routewright.errors import NoCandidates, ProviderFault
+from routewright.errors import ProviderFault
 from routewright.wire import (
     Feature,
     FunctionCall,
@@ -564,20 +564,6 @@ def test_unsupported_features_follow_from_the_version(name: str) -> None:
             own = {"parallel_tool_calls"} if model == "glm-5" else set()
             lacking = set(PROVIDERS[name].unsupported(Model(id=f"{name}/{model}")))
             assert lacking == ALWAYS[name] | {*features.split()} | own, model
-
-
-def test_what_older_claudes_cannot_combine_with_reasoning_is_refused() -> None:
-    router, models = Router(providers=[PROVIDERS["anthropic"]]), ["anthropic/claude-haiku-4-5"]
-    forced: list[Any] = [
-        {"tools": [{"type": "function", "name": "f"}], "tool_choice": word} for word in ("required", "f")
-    ]
-    wishes: list[Any] = [{"max_output_tokens": 1024}, {"temperature": 0.5}, {"top_p": 0.9}]
-    rows: list[tuple[Any, Any]] = [*((wish, {}) for wish in wishes), *(({}, choice) for choice in forced)]
-    for params, rest in rows:
-        assert router.decide("hi", models=models, params=params, **rest).model == models[0]
-        thinking: Any = {"reasoning": "low", **params}
-        with pytest.raises(NoCandidates, match=r"1 requested, .* params; drop params\.reasoning to admit"):
-            router.decide("hi", models=models, params=thinking, **rest)
 
 
 def test_reasoning_models_of_openai_are_sent_no_sampling() -> None:

@@ -17,7 +17,7 @@ from routewright._core.routing.pool import Pool
 from routewright.backends.providers.endpoint import wire_name
 from routewright.backends.providers.hosts import DIALS, HOSTS
 from routewright.backends.providers.http import HttpProvider
-from routewright.backends.providers.reasoning import WORDS, Thinking, at, find_nearest, merge
+from routewright.backends.providers.reasoning import WORDS, Thinking, find_nearest, merge
 from routewright.errors import ProviderFault
 from routewright.wire import (
     AudioPart,
@@ -607,22 +607,6 @@ def test_documents_by_address_go_only_to_hosts_that_fetch_them() -> None:
         assert ("file_url" in made(name).unsupported(Model(id=f"{name}/gemini-3.5-flash"))) != fetches, name
 
 
-def test_documents_in_tool_results_are_sent_where_supported() -> None:
-    asked = Message("assistant", None, [ToolCall("c1", FunctionCall("f", "{}"))])
-    said = [Message("user", "a"), asked, Message("tool", [TextPart("x"), FILE], tool_call_id="c1")]
-    chat = json.loads(made("openai")._body(call(*said, model=Model(id="openai/gpt-5.1"))))["messages"]
-    assert chat[2]["content"] == "x"
-    assert chat[3] == {
-        "role": "user",
-        "content": [{"type": "text", "text": "Attachments of the tool call c1:"}, CHAT_FILE],
-    }
-    claude = json.loads(made("anthropic")._body(call(*said, model=Model(id="anthropic/claude-opus-5"))))
-    assert claude["messages"][2]["content"][0]["content"][1]["type"] == "document"
-    google = json.loads(made("google")._body(call(*said, model=Model(id="google/gemini-3.5-flash"))))
-    response = google["contents"][2]["parts"][0]["functionResponse"]
-    assert response["parts"] == [{"inlineData": {"mimeType": "application/pdf", "data": "QUJD"}}]
-
-
 # --- fields of the caller's own
 
 
@@ -645,14 +629,6 @@ def test_extra_fields_are_merged_in_last(id: str, own: dict[str, Any], field: st
     assert "nothing" not in body
     if isinstance(before.get(field), dict):
         assert before[field].keys() <= body[field].keys(), "what is not named is kept"
-
-
-def test_merging_goes_into_objects() -> None:
-    assert merge({"a": {"b": 1, "c": [1]}, "d": 2}, {"a": {"c": [2], "e": 3}}) == {
-        "a": {"b": 1, "c": [2], "e": 3},
-        "d": 2,
-    }
-    assert at("a.b.c", 1) == {"a": {"b": {"c": 1}}}
 
 
 # --- no dial lets a call exceed its bounds

@@ -189,12 +189,3 @@ def test_counting_a_long_text_stops_when_its_caller_is_cancelled(monkeypatch: py
     monkeypatch.setattr(tokens, "check_wanted", check_wanted)
     with pytest.raises(Abandoned):
         COUNTER.count("word " * 100_000, "o200k_base")
-
-
-@pytest.mark.full
-def test_a_megabyte_of_one_character_is_counted_in_seconds(full: bool) -> None:
-    if not full:
-        pytest.skip("run with --full")
-    for piece in ("a", "A", " ", "\n", "\t", "^", "-", "0", "é", "的", "😀", "aA", " \n", "\u0301"):
-        text = piece * (1_000_000 // len(piece.encode()))
-        assert all(0 < COUNTER.count(text, encoding) <= 1_000_000 for encoding in ENCODINGS)

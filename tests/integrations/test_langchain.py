@@ -55,7 +55,7 @@ from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.wire import Delta, Finish, Reasoning, ToolDelta, Usage
 from tests import frameworks
 
-from .upstreams import BROKEN, FAULT, PLAIN, RESCUED, SIGNED, STRUCTURED, THOUGHTS, TOOL, TOOLS, router_of
+from .upstreams import BROKEN, PLAIN, RESCUED, SIGNED, STRUCTURED, THOUGHTS, TOOL, TOOLS, router_of
 
 pytestmark = pytest.mark.anyio
 PNG = "iVBORw0KGgo="
@@ -527,13 +527,6 @@ async def test_a_refusal_of_the_provider_is_a_refusal() -> None:
     model, _ = model_of([ProviderFault("refused")])
     with pytest.raises(ModelRefusalError):
         await model.ainvoke("?")
-
-
-async def test_retries_of_langchain_see_which_errors_may_pass() -> None:
-    model, provider = model_of([FAULT] * 4 + [PLAIN], max_retries=0)
-    retried = model.with_retry(retry_if_exception_type=(ModelAPIError,), wait_exponential_jitter=False)
-    assert (await retried.ainvoke("?")).content == "Air scatters blue light."
-    assert len(provider.calls) == 5
 
 
 # --- LangChain's own tests, and its agents, which are not installed beside the others

@@ -32,7 +32,6 @@ from pydantic_ai import (
     ToolCallPart,
     ToolOrOutput,
     ToolReturnPart,
-    UnsupportedSettingWarning,
     UploadedFile,
     UserError,
     UserPromptPart,
@@ -527,12 +526,6 @@ async def test_parts_for_the_framework_alone_are_refused() -> None:
         await model.request(history, None, ModelRequestParameters())
     await model.request(model.prepare_messages(history), None, ModelRequestParameters())
     assert "Again." in str(provider.calls[0].messages)
-
-
-async def test_settings_without_a_counterpart_are_named() -> None:
-    agent, _ = agent_of([PLAIN])
-    with pytest.warns(UnsupportedSettingWarning, match="`extra_body` setting is not supported"):
-        await agent.run(QUESTION, model_settings=ModelSettings(extra_body={"a": 1}))
 
 
 @pytest.mark.parametrize(
