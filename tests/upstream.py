@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from routewright.testing.faulty.server import PATIENCE_S, LoopbackServer
-from routewright.testing.faulty.steps import Break, Gate, Head, Step
+from routewright.testing.faulty.steps import Break, Gate, Head, Repeat, Step
 
 __all__ = ["Answer", "Cut", "Gate", "Piece", "Request", "Upstream", "of_json"]
 
@@ -35,7 +35,7 @@ class Cut:
     """Breaks the connection off."""
 
 
-Piece = bytes | Gate | Cut | Break
+Piece = bytes | Gate | Cut | Break | Repeat
 
 
 @dataclass

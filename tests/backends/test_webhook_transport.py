@@ -9,9 +9,8 @@ import gc
 import re
 import socket
 import ssl
-import struct
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -21,9 +20,11 @@ from routewright.backends.clock import SystemClock
 from routewright.backends.transport import webhooks
 from routewright.backends.transport.webhooks import AiohttpWebhooks
 from routewright.protocols import WebhookTransport
+from routewright.testing.faulty.steps import Break, Head, Repeat, Step
 from tests.tables import table
+from tests.upstream import Answer, Gate, Piece, Upstream
 
-from .webhook_network import OK, Connection, Lookup, Net, receiving, stand_between
+from .webhook_network import Lookup, Net, stand_between
 
 pytestmark = pytest.mark.anyio
 
@@ -35,6 +36,8 @@ A, B, A6 = "93.184.216.34", "1.1.1.1", "2606:4700::1111"
 CLOCK = SystemClock()
 NOT_PUBLIC = UNRESOLVED = "the host has no public address"
 CLOSED = "the connection was closed before an answer"
+CLOSING = Answer(headers={"Connection": "close"})
+ends = pytest.mark.parametrize("end", [Break.CLOSE, Break.RESET])
 
 
 @pytest.fixture
@@ -101,6 +104,29 @@ async def reason(transport: WebhookTransport, url: str) -> str:
     return said
 
 
+class Held(Answer):
+    """An empty answer that comes once a gate is open."""
+
+    @property
+    def steps(self) -> list[Step]:
+        return [*super().steps[1:], Head(200, {"content-length": "0"})]
+
+
+def raw(*pieces: Piece) -> Answer:
+    return Answer(pieces, raw=True)
+
+
+@contextlib.contextmanager
+def answering(answer: Answer, tls: ssl.SSLContext | None = None) -> Iterator[Upstream]:
+    with Upstream(lambda request: answer, tls) as receiver:
+        yield receiver
+
+
+async def left(receiver: Upstream, count: int = 0) -> None:
+    """Wait until so many connections are open."""
+    assert await asyncio.to_thread(receiver.wait_connected, count)
+
+
 def within(seconds: float) -> Any:
     return CLOCK.deadline(CLOCK.monotonic() + seconds)
 
@@ -109,44 +135,39 @@ def within(seconds: float) -> Any:
 
 
 async def test_request_and_status_are_transmitted(local: AiohttpWebhooks) -> None:
-    async with receiving(b"HTTP/1.1 418 Teapot\r\nContent-Length: 6\r\n\r\nsecret") as receiver:
+    with answering(Answer([b"secret"], 418)) as receiver:
         answer = await local.post(f"{receiver.url}?a=b", HEADERS, BODY)
     assert (answer.status, answer.retry_after_s) == (418, None)
-    ((head, body),) = receiver.requests
-    assert body == BODY
-    assert head.startswith(b"POST /hook?a=b HTTP/1.1\r\n")
-    sent = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:] if line)
-    assert sent == HEADERS | {
-        "Host": f"127.0.0.1:{receiver.port}",
-        "User-Agent": "routewright",
-        "Accept": "*/*",
-        "Accept-Encoding": "identity",
-        "Content-Length": str(len(BODY)),
+    (request,) = receiver.requests
+    assert (request.method, request.path, request.raw) == ("POST", "/v1?a=b", BODY)
+    assert request.headers == {name.lower(): value for name, value in HEADERS.items()} | {
+        "host": receiver.place,
+        "user-agent": "routewright",
+        "accept": "*/*",
+        "accept-encoding": "identity",
+        "content-length": str(len(BODY)),
     }
 
 
 @pytest.mark.parametrize("code", [200, 204, 299, 300, 301, 304, 400, 404, 408, 410, 429, 500, 503, 599])
 async def test_every_status_is_an_answer(local: AiohttpWebhooks, code: int) -> None:
-    async with receiving(b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % code) as receiver:
+    with answering(Answer(status=code)) as receiver:
         assert await status(local, receiver.url) == code
 
 
 async def test_retry_after_is_read_in_seconds(local: AiohttpWebhooks) -> None:
-    head = b"HTTP/1.1 429 X\r\nDate: Fri, 27 Nov 2026 12:00:00 GMT\r\nContent-Length: 0\r\nRetry-After: "
-    async with receiving(head + b"Fri, 27 Nov 2026 12:00:40 GMT\r\n\r\n") as receiver:
+    times = {"Date": "Fri, 27 Nov 2026 12:00:00 GMT", "Retry-After": "Fri, 27 Nov 2026 12:00:40 GMT"}
+    with answering(Answer(status=429, headers=times)) as receiver:
         assert (await local.post(receiver.url, HEADERS, BODY)).retry_after_s == 40.0
 
 
 async def test_no_cookie_is_kept(net: Net, transport: AiohttpWebhooks, serving: ssl.SSLContext) -> None:
     net.script(NAME, [[A]])
-    async with receiving(
-        b"HTTP/1.1 200 OK\r\nSet-Cookie: a=b; Path=/\r\nContent-Length: 0\r\n\r\n", serving
-    ) as receiver:
+    with answering(Answer(headers={"Set-Cookie": "a=b; Path=/"}), serving) as receiver:
         net.routes = {A: receiver.port}
         await status(transport, URL)
         await status(transport, URL)
-    assert len(receiver.requests) == 2
-    assert all(b"cookie" not in head.lower() for head, _ in receiver.requests)
+    assert ["cookie" in request.headers for request in receiver.requests] == [False, False]
 
 
 def test_works_on_uvloop() -> None:
@@ -154,7 +175,7 @@ def test_works_on_uvloop() -> None:
 
     async def main() -> None:
         transport = AiohttpWebhooks(allow_loopback=True)
-        async with receiving() as receiver:
+        with answering(CLOSING) as receiver:
             assert await status(transport, receiver.url) == 200
         assert await reason(transport, receiver.url) == "the connection was refused"
         await transport.aclose()
@@ -227,13 +248,13 @@ async def assert_no_packet(net: Net, name: str, transport: AiohttpWebhooks) -> N
 
 async def test_next_address_is_tried(net: Net, transport: AiohttpWebhooks, serving: ssl.SSLContext) -> None:
     net.script(NAME, [[A6, B, A]])
-    async with receiving(tls=serving) as receiver:
+    with answering(Answer(), serving) as receiver:
         net.routes = {A: receiver.port}
         assert await status(transport, URL) == 200
     assert set(net.connects) == {A6, B, A}
+    assert receiver.requests[0].headers["host"] == NAME
 
 
-CLOSING = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 REBINDINGS: dict[str, list[tuple[list[str], str | None]]] = {
     "on the second lookup": [([A], None), (["127.0.0.1"], NOT_PUBLIC)],
     "on the third": [([A], None), ([A], None), (["10.0.0.1"], NOT_PUBLIC)],
@@ -251,7 +272,7 @@ async def test_each_connection_resolves_again(
 ) -> None:
     script = REBINDINGS[name]
     net.script(NAME, [found for found, _ in script])
-    async with receiving(CLOSING, tls=serving) as receiver:
+    with answering(CLOSING, serving) as receiver:
         net.routes = {A: receiver.port, B: receiver.port}
         made = net.sockets
         for _, refusal in script:
@@ -337,7 +358,7 @@ async def test_resolved_addresses_are_checked_when_the_socket_is_created(
 
 async def test_development_allows_only_loopback_besides_public_addresses(net: Net, local: AiohttpWebhooks) -> None:
     net.script("localhost", [["::1", "127.0.0.1"], ["10.0.0.1"]])
-    async with receiving(CLOSING) as receiver:
+    with answering(CLOSING) as receiver:
         net.routes = {"127.0.0.1": receiver.port}
         assert await status(local, f"http://localhost:{receiver.port}/") == 200
         assert set(net.connects) <= {"::1", "127.0.0.1"}
@@ -352,22 +373,20 @@ async def test_development_allows_only_loopback_besides_public_addresses(net: Ne
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
 async def test_redirect_is_not_followed(net: Net, local: AiohttpWebhooks, code: int) -> None:
-    async with receiving() as other:
-        to = f"http://127.0.0.1:{other.port}/".encode()
-        for place in (to, b"http://169.254.169.254/", b"https://[::1]/", b"//10.0.0.1/", b"/again"):
-            answer = b"HTTP/1.1 %d X\r\nLocation: %s\r\nContent-Length: 0\r\n\r\n" % (code, place)
-            async with receiving(answer) as receiver:
+    with answering(Answer()) as other:
+        for place in (f"{other.root}/", "http://169.254.169.254/", "https://[::1]/", "//10.0.0.1/", "/again"):
+            with answering(Answer(status=code, headers={"Location": place})) as receiver:
                 net.routes = {"127.0.0.1": receiver.port}
                 assert await status(local, receiver.url) == code
                 assert len(receiver.requests) == 1
-        assert other.connections == 0
+        assert other.opened == 0
     assert set(net.connects) == {"127.0.0.1"}
 
 
 async def test_proxies_of_the_environment_are_ignored(
     net: Net, trusting: ssl.SSLContext, serving: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with receiving() as proxy, receiving(tls=serving) as receiver:
+    with answering(Answer()) as proxy, answering(Answer(), serving) as receiver:
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "WSS_PROXY"):
             monkeypatch.setenv(name, f"http://10.9.9.9:{proxy.port}")
             monkeypatch.setenv(name.lower(), f"http://10.9.9.9:{proxy.port}")
@@ -376,21 +395,10 @@ async def test_proxies_of_the_environment_are_ignored(
         transport = AiohttpWebhooks(ssl_context=trusting)
         assert await status(transport, URL) == 200
         await transport.aclose()
-        assert (proxy.connections, net.connects) == (0, [A])
+        assert (proxy.opened, net.connects) == (0, [A])
 
 
 # --- answers that do harm
-
-
-async def endless(connection: Connection, head: bytes, piece: bytes, most: int) -> int:
-    sent = 0
-    with contextlib.suppress(OSError):
-        await connection.write(head)
-        while sent < most:
-            await connection.write(piece)
-            sent += len(piece)
-            await asyncio.sleep(0)
-    return sent
 
 
 @pytest.mark.parametrize(
@@ -398,66 +406,42 @@ async def endless(connection: Connection, head: bytes, piece: bytes, most: int) 
     [b"Content-Length: 1073741824", b"Transfer-Encoding: chunked", b"Connection: close", b"Content-Encoding: gzip"],
 )
 async def test_long_body_is_not_read_to_its_end(local: AiohttpWebhooks, head: bytes) -> None:
-    sent: list[int] = []
-
-    async def respond(connection: Connection) -> None:
-        data = b"10000\r\n" + b"s" * 65_536 + b"\r\n"
-        sent.append(await endless(connection, b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n", data, 1 << 30))
-        connection.reset()
-
-    async with receiving(respond) as receiver:
+    endless = Repeat(b"10000\r\n" + b"s" * 65_536 + b"\r\n")
+    with answering(raw(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n", endless)) as receiver:
         assert await status(local, receiver.url) == 200
-        await receiver.ended.get()
-    assert sent[0] < 16 << 20  # what fits into the buffers of two sockets
+        await left(receiver)
     assert not local._bodies
 
 
-@pytest.mark.parametrize(("length", "connections"), [(65_536, 1), (65_537, 2)])
+@pytest.mark.parametrize(("length", "connections"), [(65_536, 1), (1 << 20, 2)])
 async def test_connection_of_a_body_up_to_64_kib_is_kept(local: AiohttpWebhooks, length: int, connections: int) -> None:
-    async def respond(connection: Connection) -> None:
-        await connection.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length)
-        await asyncio.sleep(0)
-        await connection.write(b"x" * (length - 1))
-        await asyncio.sleep(0)
-        await connection.write(b"x")
-
-    async with receiving(respond) as receiver:
+    gate = Gate()
+    with answering(Answer([b"x" * 65_535, gate, b"x" * (length - 65_535)])) as receiver:
         for _ in range(2):
             assert await status(local, receiver.url) == 200
+            gate.open()
             if local._bodies:
                 await asyncio.wait(local._bodies)
-        assert receiver.connections == connections
+        assert receiver.opened == connections
 
 
 async def test_missing_body_is_not_waited_for(local: AiohttpWebhooks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webhooks, "_BODY_S", 0.05)
-
-    async def respond(connection: Connection) -> None:
-        await connection.write(b"HTTP/1.1 201 OK\r\nContent-Length: 10\r\n\r\nx")
-        await connection.left()
-
-    async with receiving(respond) as receiver:
+    with answering(raw(b"HTTP/1.1 201 OK\r\nContent-Length: 10\r\n\r\nx", Gate())) as receiver:
         assert await status(local, receiver.url) == 201
-        await receiver.ended.get()
+        await left(receiver)
 
 
 async def test_few_bodies_are_read_at_once(local: AiohttpWebhooks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webhooks, "_BODIES", 2)
     monkeypatch.setattr(webhooks, "_BODY_S", 60.0)
-
-    async def respond(connection: Connection) -> None:
-        await connection.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nx")
-        await connection.left()
-
-    async with receiving(respond) as receiver:
+    with answering(raw(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nx", Gate())) as receiver:
         for _ in range(5):
             assert await status(local, receiver.url) == 200
-        for _ in range(3):
-            await receiver.ended.get()
+        await left(receiver, 2)
         assert len(local._bodies) == 2
         await local.aclose()
-        for _ in range(2):
-            await receiver.ended.get()
+        await left(receiver)
     assert not local._bodies
 
 
@@ -471,18 +455,10 @@ async def test_few_bodies_are_read_at_once(local: AiohttpWebhooks, monkeypatch: 
         b"\r\n",
     ],
 )
-@pytest.mark.parametrize("by_reset", [True, False])
-async def test_a_failure_after_the_status_does_not_change_it(
-    local: AiohttpWebhooks, rest: bytes, by_reset: bool
-) -> None:
-    async def respond(connection: Connection) -> None:
-        await connection.write(b"HTTP/1.1 204 X\r\n\r\n" if rest == b"\r\n" else b"HTTP/1.1 200 X\r\n" + rest)
-        if by_reset:
-            connection.reset()
-        else:
-            connection.writer.close()
-
-    async with receiving(respond) as receiver:
+@ends
+async def test_a_failure_after_the_status_does_not_change_it(local: AiohttpWebhooks, rest: bytes, end: Break) -> None:
+    head = b"HTTP/1.1 204 X\r\n" if rest == b"\r\n" else b"HTTP/1.1 200 X\r\n"
+    with answering(raw(head + rest, end)) as receiver:
         assert await status(local, receiver.url) in (200, 204)
         if local._bodies:
             await asyncio.wait(local._bodies)
@@ -503,83 +479,52 @@ GARBAGE = [
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=range(len(GARBAGE)))
 async def test_garbage_is_an_error_and_is_not_shown(local: AiohttpWebhooks, garbage: bytes) -> None:
-    async def respond(connection: Connection) -> None:
-        await connection.write(garbage)
-        connection.writer.close()
-
-    async with receiving(respond) as receiver:
+    with answering(raw(garbage)) as receiver:
         assert await reason(local, receiver.url) in ("the answer is not HTTP", CLOSED)
 
 
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nA: secre"])
-@pytest.mark.parametrize("by_reset", [True, False])
-async def test_connection_closed_before_an_answer_is_an_error(
-    local: AiohttpWebhooks, head: bytes, by_reset: bool
-) -> None:
-    async def respond(connection: Connection) -> None:
-        await connection.write(head)
-        if by_reset:
-            made = connection.writer.get_extra_info("socket")
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        connection.reset()
-
-    async with receiving(respond) as receiver:
+@ends
+async def test_connection_closed_before_an_answer_is_an_error(local: AiohttpWebhooks, head: bytes, end: Break) -> None:
+    with answering(raw(head, end)) as receiver:
         assert await reason(local, receiver.url) == CLOSED
 
 
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nA: b\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"])
 async def test_deadline_of_the_caller_ends_a_missing_answer(local: AiohttpWebhooks, head: bytes) -> None:
-    async def respond(connection: Connection) -> None:
-        for byte in head:
-            await connection.write(bytes([byte]))
-        await connection.left()
-
-    async with receiving(respond) as receiver:
+    with answering(raw(*(bytes([byte]) for byte in head), Gate())) as receiver:
         with within(0.1) as deadline:
             await local.post(receiver.url, HEADERS, BODY)
         assert deadline.expired
-        await receiver.ended.get()
+        await left(receiver)
 
 
 @pytest.mark.parametrize("piece", [b"A: b\r\n", b"\r\nHTTP/1.1 103 Early Hints\r\n"], ids=["headers", "hints"])
 async def test_endless_headers_are_cut_off(local: AiohttpWebhooks, piece: bytes) -> None:
-    async def respond(connection: Connection) -> None:
-        await endless(connection, b"HTTP/1.1 103 Early Hints\r\n", piece, 1 << 40)
-        connection.reset()
-
-    async with receiving(respond) as receiver:
+    with answering(raw(b"HTTP/1.1 103 Early Hints\r\n", Repeat(piece))) as receiver:
         with contextlib.suppress(OSError), within(0.3):
             await local.post(receiver.url, HEADERS, BODY)
             pytest.fail("there is no answer")
-        await receiver.ended.get()
+        await left(receiver)
 
 
 async def test_cancellation_closes_the_connection(local: AiohttpWebhooks) -> None:
-    came = asyncio.Event()
-
-    async def respond(connection: Connection) -> None:
-        came.set()
-        await connection.left()
-
-    async with receiving(respond) as receiver:
+    gate = Gate()
+    with answering(raw(gate)) as receiver:
         post = asyncio.create_task(local.post(receiver.url, HEADERS, BODY))
-        await came.wait()
+        await asyncio.to_thread(gate.reached.wait)
         post.cancel()
         with pytest.raises(asyncio.CancelledError):
             await post
-        await receiver.ended.get()
+        await left(receiver)
 
 
 async def test_closing_at_once_ends_an_answer_whose_body_nobody_has_begun_to_read(local: AiohttpWebhooks) -> None:
-    async def respond(connection: Connection) -> None:
-        await connection.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n")
-        await connection.left()
-
-    async with receiving(respond) as receiver:
+    with answering(raw(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n", Gate())) as receiver:
         await local.post(receiver.url, HEADERS, BODY)
         await local.aclose()
         gc.collect()  # an unclosed connection would warn
-        await receiver.ended.get()
+        await left(receiver)
 
 
 # --- connections that cannot be made
@@ -607,9 +552,9 @@ async def test_the_reason_for_a_failed_connection_is_reported(
     assert await reason(transport, URL) == said
 
 
-async def connect(transport: AiohttpWebhooks, net: Net, tls: ssl.SSLContext | None) -> str:
+async def connect(transport: AiohttpWebhooks, net: Net, tls: ssl.SSLContext) -> str:
     net.script(NAME, [[A]])
-    async with receiving(tls=tls) as receiver:
+    with answering(Answer(), tls) as receiver:
         net.routes = {A: receiver.port}
         said = await reason(transport, URL)
     assert receiver.requests == []
@@ -625,7 +570,7 @@ async def test_certificate_of_another_name_is_refused(
 
 async def test_plain_http_where_tls_is_expected_is_refused(net: Net, transport: AiohttpWebhooks) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(OK)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
         await reader.read()
         writer.close()
 
@@ -648,38 +593,24 @@ async def test_the_systems_certificates_are_used_by_default(net: Net, serving: s
 
 async def test_connections_are_limited(local: AiohttpWebhooks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webhooks, "_CONNECTIONS", 2)
-    came: asyncio.Queue[None] = asyncio.Queue()
-    ends = asyncio.Event()
-
-    async def respond(connection: Connection) -> None:
-        came.put_nowait(None)
-        await ends.wait()
-        await connection.write(OK)
-
-    async with receiving(respond) as receiver:
+    gate = Gate()
+    with answering(Held([gate])) as receiver:
         posts = [asyncio.create_task(status(local, receiver.url)) for _ in range(6)]
-        for _ in range(2):
-            await came.get()
-        assert receiver.connections == 2
-        ends.set()
+        await left(receiver, 2)
+        gate.open()
         assert await asyncio.gather(*posts) == [200] * 6
-        assert receiver.connections == 2
+        assert receiver.opened == 2
 
 
 async def test_closing_cancels_posts_and_closes_connections(local: AiohttpWebhooks) -> None:
-    came = asyncio.Event()
-
-    async def respond(connection: Connection) -> None:
-        came.set()
-        await connection.left()
-
-    async with receiving(respond) as receiver:
+    gate = Gate()
+    with answering(raw(gate)) as receiver:
         post = asyncio.create_task(reason(local, receiver.url))
-        await came.wait()
+        await asyncio.to_thread(gate.reached.wait)
         await local.aclose()
         await local.aclose()
         assert await post == CLOSED
-        await receiver.ended.get()
+        await left(receiver)
 
 
 async def test_an_unused_transport_can_be_closed() -> None:
@@ -687,8 +618,8 @@ async def test_an_unused_transport_can_be_closed() -> None:
 
 
 async def test_a_post_after_closing_opens_a_new_session(local: AiohttpWebhooks) -> None:
-    async with receiving() as receiver:
+    with answering(Answer()) as receiver:
         for _ in range(2):
             assert await status(local, receiver.url) == 200
             await local.aclose()
-        assert receiver.connections == 2
+        assert receiver.opened == 2

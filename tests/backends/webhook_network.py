@@ -1,110 +1,16 @@
-"""Receivers of webhooks on loopback, and a network limited to it: DNS is scripted, connections are recorded."""
+"""A network limited to loopback: DNS is scripted, connections are recorded."""
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import socket
-import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 
-OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
-Write = Callable[[bytes], Awaitable[None]]
-Respond = Callable[["Connection"], Awaitable[None]]
 Lookup = Iterable[Any] | BaseException | Callable[[], Iterable[Any]]
 """What one lookup gives: addresses, as text or as they come from the system; or what it raises."""
-
-
-class Connection:
-    """One connection to a receiver, with the last request that came."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-        self.head = b""
-        self.body = b""
-
-    async def write(self, data: bytes) -> None:
-        self.writer.write(data)
-        await self.writer.drain()
-
-    async def left(self) -> None:
-        """Wait until the client closes the connection."""
-        await self.reader.read()
-
-    def reset(self) -> None:
-        """End it by a reset."""
-        self.writer.transport.abort()
-
-    async def next_request(self) -> None:
-        self.head = await self.reader.readuntil(b"\r\n\r\n")
-        self.body = await self.reader.readexactly(int(self.header("content-length") or 0))
-
-    def header(self, name: str) -> str | None:
-        lines = [line.partition(":") for line in self.head.decode("latin-1").split("\r\n")[1:]]
-        return next((value.strip() for key, _, value in lines if key.lower() == name), None)
-
-
-class Receiver:
-    """Answers POSTs by ``respond`` and keeps what came."""
-
-    def __init__(self, respond: Respond | bytes = OK) -> None:
-        self.respond = respond
-        self.port = 0
-        self.requests: list[tuple[bytes, bytes]] = []
-        self.connections = 0
-        self.ended: asyncio.Queue[None] = asyncio.Queue()
-        """One entry a connection that has ended."""
-        self._tasks: set[asyncio.Task[Any]] = set()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/hook"
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        self.connections += 1
-        connection = Connection(reader, writer)
-        try:
-            while True:
-                await connection.next_request()
-                self.requests.append((connection.head, connection.body))
-                if isinstance(self.respond, bytes):
-                    await connection.write(self.respond)
-                else:
-                    await self.respond(connection)
-                if writer.is_closing():
-                    break
-        except (asyncio.IncompleteReadError, OSError, asyncio.CancelledError):
-            pass
-        finally:
-            writer.transport.abort()
-            self._tasks.discard(task)
-            self.ended.put_nowait(None)
-
-    async def end(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-@asynccontextmanager
-async def receiving(respond: Respond | bytes = OK, tls: ssl.SSLContext | None = None) -> AsyncIterator[Receiver]:
-    receiver = Receiver(respond)
-    server = await asyncio.start_server(receiver.serve, "127.0.0.1", 0, ssl=tls)
-    receiver.port = server.sockets[0].getsockname()[1]
-    try:
-        yield receiver
-    finally:
-        server.close()
-        await receiver.end()
-        await server.wait_closed()
 
 
 class Net:
