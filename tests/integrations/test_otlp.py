@@ -1,19 +1,31 @@
-"""Calls that are exported by OTLP to a collector in its own process, as the variables of OpenTelemetry say."""
+"""Calls that are exported by OTLP to a collector, as the variables of OpenTelemetry say."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 
 from routewright import ValidationFailed
 from routewright.serve.parts import exporter
+from tests.upstream import Answer, Request, Upstream
 
 PROGRAM = """
 import json, os, sys
@@ -38,30 +50,64 @@ NAMED = {
 }
 
 
+REQUESTS: dict[str, Any] = {"traces": ExportTraceServiceRequest, "metrics": ExportMetricsServiceRequest}
+Heard = list[dict[str, Any]]
+
+
+def tell(heard: Heard, signal: str, headers: Mapping[str, str], message: Any) -> None:
+    heard.append({"signal": signal, "headers": dict(headers), "body": MessageToDict(message)})
+
+
 @contextmanager
-def collector(kind: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.integrations.collector", kind], stdout=subprocess.PIPE, text=True
-    ) as child:
-        try:
-            assert child.stdout is not None
-            yield f"http://127.0.0.1:{int(child.stdout.readline())}", child
-        finally:
-            child.terminate()
+def collect_http(heard: Heard) -> Iterator[str]:
+    def read(request: Request) -> Answer:
+        signal = request.path.rpartition("/")[2]
+        is_packed = request.headers.get("content-encoding") == "gzip"
+        message = REQUESTS[signal]()
+        message.ParseFromString(gzip.decompress(request.raw) if is_packed else request.raw)
+        tell(heard, signal, request.headers, message)
+        return Answer(headers={"content-type": "application/x-protobuf"})
+
+    with Upstream(read) as server:
+        yield server.root
 
 
-def exported(kind: str, *environs: dict[str, str]) -> list[dict[str, Any]]:
-    """What the collector received from one call for each set of variables."""
-    clean = {name: each for name, each in os.environ.items() if not name.startswith("OTEL_")}
+@contextmanager
+def collect_grpc(heard: Heard) -> Iterator[str]:
+    import grpc  # type: ignore[import-untyped]
+    from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc as metrics
+    from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as traces
+
+    class Traces(traces.TraceServiceServicer):
+        def Export(self, request: Any, context: Any) -> Any:
+            tell(heard, "traces", dict(context.invocation_metadata()), request)
+            return ExportTraceServiceResponse()
+
+    class Metrics(metrics.MetricsServiceServicer):
+        def Export(self, request: Any, context: Any) -> Any:
+            tell(heard, "metrics", dict(context.invocation_metadata()), request)
+            return ExportMetricsServiceResponse()
+
+    server = grpc.server(ThreadPoolExecutor(2))
+    traces.add_TraceServiceServicer_to_server(Traces(), server)  # type: ignore[no-untyped-call]
+    metrics.add_MetricsServiceServicer_to_server(Metrics(), server)  # type: ignore[no-untyped-call]
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"http://127.0.0.1:{port}"
+    server.stop(None).wait()
+
+
+def exported(kind: str, *environs: dict[str, str]) -> Heard:
+    """What a collector received from one call for each set of variables."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     clean["OTEL_EXPORTER_OTLP_PROTOCOL"] = {"http": "http/protobuf", "grpc": "grpc"}[kind]
-    with collector(kind) as (url, child):
+    heard: Heard = []
+    with {"http": collect_http, "grpc": collect_grpc}[kind](heard) as url:
         clean["OTEL_EXPORTER_OTLP_ENDPOINT"] = url
         command = [sys.executable, "-c", PROGRAM, json.dumps(environs)]
         ran = subprocess.run(command, env=clean, capture_output=True, text=True, timeout=50)
         assert (ran.returncode, ran.stderr) == (0, "")
-        child.terminate()
-        assert child.stdout is not None
-        return [json.loads(line) for line in child.stdout]
+    return heard
 
 
 def attributes(told: dict[str, Any]) -> dict[str, Any]:
