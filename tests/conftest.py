@@ -36,7 +36,7 @@ SEAMS = (
 ).split()
 """Where the library waits. These tests run on trio, too; all others run on asyncio alone, but for ``--full``."""
 SERVERS = (
-    "server/test_serve_postgres.py engine/test_database_outage.py test_database_servers.py backends/test_postgres*.py "
+    "server/test_serve_postgres.py engine/test_database_outage.py backends/test_postgres*.py "
     "backends/test_redis*.py engine/test_shared_*.py"
 ).split()
 """Tests that start servers of their own."""
@@ -45,7 +45,7 @@ REAL_TIME = (
     "engine/test_agent_chaos.py engine/test_chaos_tcp.py engine/test_policy_processes.py "
     "backends/test_webhook_kill.py engine/test_router_processes.py "
     "engine/test_worker.py server/test_protocol.py "
-    "server/test_serve.py test_revocation.py test_database_servers.py "
+    "server/test_serve.py test_revocation.py "
     "backends/test_redis*.py engine/test_shared_*.py engine/test_cache_redis.py"
 ).split()
 """Tests that measure real time or start many processes. One worker runs them, so that no two run at once."""

@@ -29,7 +29,6 @@ from routewright import (
     SqliteStorage,
     TraceStore,
 )
-from routewright.cli import main
 from routewright.errors import AuthenticationFailed, IdempotencyKeyReused
 from routewright.server import create_app
 from routewright.testing import FakeClock, Pause, ScriptedProvider
@@ -354,15 +353,6 @@ async def test_the_firm_continues_in_the_old_store(firm: Firm, expected: Any) ->
     new = await firm.console.create_key("acme", name="new")
     assert (await firm.caller(new.secret.reveal())).key_id == new.key.id
     assert len(await firm.console.keys("acme")) == len(expected["contents"]["acme"]["keys"]) + 1
-
-
-@pytest.mark.parametrize("command", ["store check", "store backup copy.db"])
-async def test_an_endpoint_joins_the_store_and_it_stays_sound(firm: Firm, command: str, monkeypatch: Any) -> None:
-    await firm.console.create_endpoint("acme", "https://hooks.example.com/in")
-    await firm.aclose()
-    monkeypatch.setenv("ROUTEWRIGHT_STORE", str(firm.path))
-    monkeypatch.chdir(firm.path.parent)
-    assert main(command.split()) == 0
 
 
 async def test_deleting_failed_calls_of_the_old_version_subtracts_them_from_the_analytics(firm: Firm) -> None:

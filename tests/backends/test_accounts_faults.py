@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import sqlite3
 import threading
 import time
@@ -22,7 +21,6 @@ from anyio.lowlevel import checkpoint
 
 from routewright._core.accounts import eviction
 from routewright.backends.storage.sqlite import SqliteStorage, log, sync, transaction, writer
-from routewright.backends.storage.sqlite import background as keeper
 from routewright.backends.storage.sqlite.file import connect
 from routewright.backends.storage.sqlite.upkeep import check
 from routewright.errors import InternalError, RouterTimeoutError, StorageFull, StorageUnavailable
@@ -322,38 +320,6 @@ async def test_only_the_faulty_settlement_of_a_tick_fails(scene: Scene) -> None:
         till.release("c3")
 
 
-async def test_waiting_calls_survive_a_settlement_that_breaks_their_tick(scene: Scene) -> None:
-    till = await scene.till.open_full()
-    await till.admit("bad", 500)
-    await till.admit("good", 500)
-    found: list[str] = []
-
-    async def wait(call: str, nanos: int) -> None:
-        grant = await till.admit(call, nanos, waits_s=PATIENCE_S)
-        found.append(grant.id)
-
-    async with anyio.create_task_group() as waiting:
-        waiting.start_soon(wait, "waiter", 400)
-        while not len(scene.storage._writer.transaction.queue):
-            await checkpoint()
-        async with scene.stopped("BEGIN IMMEDIATE") as group:
-
-            async def fail() -> None:
-                with pytest.raises(InternalError):
-                    await till.settle("bad", make_row("bad", charge=2**70))
-
-            group.start_soon(fail)
-            group.start_soon(partial(till.settle, "good", make_row("good", charge=0)))
-            waiting.start_soon(wait, "late", 100)
-            await scene.queued(3)
-    assert sorted(found) == ["late", "waiter"]
-    assert await reserved(till) == 1_000
-    for call in ("bad", "late", "waiter"):
-        till.release(call)
-    assert await reserved(till) == 0
-    assert len(scene.storage._writer.transaction.queue) == 0
-
-
 # A disk that fails
 
 
@@ -494,16 +460,6 @@ async def test_a_settlement_is_not_answered_without_a_sync(till: Till, monkeypat
     await till.storage.aclose()
     await till.settle("d", make_row("d", charge=7))  # from the spool: it is booked once
     assert (await till.purses())[MONTH] == (7, 0)
-
-
-async def test_a_closed_storage_does_not_touch_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "EVERY_S", 0.001)
-    for number in range(20):
-        path = tmp_path / f"{number}.db"
-        till = await Till(SqliteStorage(path)).open_full()
-        await till.storage.aclose()
-        assert not path.with_name(f"{path.name}-wal").exists()
-    assert not [name for name in os.listdir(tmp_path) if name.endswith("-wal")], "nor does it later"
 
 
 # A process that stands still with the lock

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
@@ -19,12 +18,10 @@ from routewright.backends.storage.sqlite import SqliteStorage, log, sync
 from routewright.backends.storage.sqlite import background as keeper
 from routewright.backends.storage.sqlite.file import Connection, connect
 from routewright.backends.storage.sqlite.upkeep import check
-from routewright.errors import StorageCorrupt
 from routewright.wire import Claim, LedgerRow, Replay, TraceById
 from tests.contracts.storage.samples import AT, MONTH, Draft, Till, make_key, make_trace
 
 from .disk import Disk, Files, fill
-from .faulty_connection import Watched
 from .store_audit import assert_sound
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the names of files are synced as Linux does")
@@ -163,33 +160,3 @@ def test_a_power_cut_loses_no_answered_call_and_the_sums_match(tmp_path: Path, m
     print(sorted(there))
     assert len(there) == seeds * cuts
     assert len(set(there)) > 3
-
-
-def test_a_store_that_never_syncs_is_detected(tmp_path: Path, monkeypatch: Patch) -> None:
-    def deaf(disk: Disk) -> Any:
-        monkeypatch.setattr(sync, "true_sync", lambda descriptor: None)
-        return disk.connect
-
-    with pytest.raises(AssertionError, match="what was told of is gone"):
-        cut_power(tmp_path, monkeypatch, 0, 60, deaf)
-
-
-def test_one_connection_that_never_syncs_is_detected(tmp_path: Path, monkeypatch: Patch) -> None:
-    """That which moves the log: what it moved is taken for safe, and the log is written over."""
-
-    def careless(disk: Disk) -> Any:
-        def opened(path: str) -> Any:
-            made = disk.connect(path)
-
-            def turn_off(sql: str) -> None:
-                if sql.startswith("PRAGMA wal_checkpoint"):
-                    made.execute("PRAGMA synchronous = OFF")
-
-            return Watched(made, turn_off) if "background" in threading.current_thread().name else made
-
-        return opened
-
-    lost = "what was told of is gone|is damaged|is not what the traces make"
-    with pytest.raises((AssertionError, StorageCorrupt), match=lost):  # noqa: PT012
-        for seed in range(4):
-            cut_power(tmp_path, monkeypatch, seed, 60, careless)

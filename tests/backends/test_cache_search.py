@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from routewright.backends.cache import search
-from routewright.backends.cache.search import Vectors, signs_of
+from routewright.backends.cache.search import Vectors
 
 Rows = NDArray[np.float32]
 
@@ -84,20 +84,6 @@ def test_any_walk_finds_the_same_as_a_plain_scan(steps: list[int], limit: int) -
         walk.check(query, limit)
 
 
-@pytest.mark.usefixtures("small")
-def test_signs_follow_what_is_added_and_removed() -> None:
-    walk = Walk(paraphrases(200, 70))
-    for number in range(200):
-        walk.step(number)
-    for number in range(0, 200, 3):
-        walk.step(number)
-    walk.check(noisy(walk.rows[1:2])[0], 5)
-    for number in range(0, 200, 3):
-        walk.step(number)
-    for query in noisy(walk.rows[::20]):
-        walk.check(query, 1)
-
-
 def test_the_nearest_of_many_is_found_99_times_in_100(full: bool) -> None:
     many = 100_000 if full else 20_000
     rows = paraphrases(many, 256)
@@ -109,25 +95,12 @@ def test_the_nearest_of_many_is_found_99_times_in_100(full: bool) -> None:
     assert np.mean(np.array(found) == truth) >= 0.99
 
 
-def test_equal_embeddings_are_not_all_compared() -> None:
-    rows = np.tile(unit(np.ones((1, 256), np.float32)), (15_000, 1))
-    vectors = filled(rows)
-    found = vectors.candidates(rows[0], 1)
-    assert found is not None
-    assert len(found) <= 4 * search.CANDIDATES
-
-
 def test_a_single_vector_takes_little_room_even_after_others_were_removed() -> None:
     vectors = filled(paraphrases(1_000, 256))
     assert vectors._matrix.nbytes <= 1.125 * 1_024 * 1_001
     for number in range(999):
         vectors.remove(number)
     assert vectors._matrix.nbytes <= 2_048
-
-
-def test_signs_are_padded_to_whole_words() -> None:
-    assert signs_of(np.ones((3, 70), np.float32)).shape == (3, 2)
-    assert signs_of(np.ones(256, np.float32)).shape == (4,)
 
 
 @pytest.mark.usefixtures("small")

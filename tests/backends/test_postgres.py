@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import aclosing
 from datetime import datetime
 from math import inf
@@ -15,10 +15,9 @@ import pytest
 from msgspec.structs import replace
 
 from routewright.backends.storage.postgres import PostgresStorage
-from routewright.backends.storage.postgres.connections import Address, Connection, Database, Tables
+from routewright.backends.storage.postgres.connections import Address, Connection, Database
 from routewright.backends.storage.tables.read import DAY_S
 from routewright.backends.storage.tables.traces import COLUMNS
-from routewright.backends.storage.tables.upkeep import find_old_traces, remove_old
 from routewright.testing import FakeClock
 from routewright.wire import SYSTEM_ACCOUNT, PutAccount, PutKey, PutTrace, SetRetention
 from tests.contracts.storage.admission import AccountsSuite, Budgets, Queues, Windows
@@ -27,9 +26,6 @@ from tests.contracts.storage.samples import Till, make_account, make_key, make_t
 from tests.contracts.storage.settlement import Accounting, Idempotency, Settling
 from tests.contracts.storage.suites import BooksContract, StorageContract
 from tests.contracts.storage.walk import walk
-from tests.database_servers import PostgresServer
-
-from .postgres_stores import new_store
 
 pytestmark = pytest.mark.anyio
 
@@ -89,55 +85,6 @@ def test_two_accounts_never_see_each_others_rows(postgres: str, full: bool) -> N
     anyio.run(steps)
 
 
-@pytest.mark.anyio
-async def test_closing_closes_the_idle_connections(postgres: str) -> None:
-    storage = PostgresStorage(postgres)
-    await storage.apply("default", [PutTrace(make_trace(1))])
-    idle = [*storage._database._idle]
-    await storage.aclose()
-    assert idle
-    assert all(connection.closed for connection in idle)
-
-
-class Explaining:
-    """Runs statements, and notes those plans of theirs which read rows of ``trace``."""
-
-    def __init__(self, tables: Tables) -> None:
-        self.tables = tables
-        self.plans: list[str] = []
-
-    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Any:
-        if "FROM trace" in sql:
-            lines = self.tables.execute(f"EXPLAIN (ANALYZE, COSTS OFF) {sql}", parameters).fetchall()
-            self.plans.append("\n".join(line for (line,) in lines))
-        return self.tables.execute(sql, parameters)
-
-    def executemany(self, sql: str, parameters: Sequence[Sequence[Any]], /) -> None:
-        for each in parameters[:1]:
-            self.execute(sql, each)
-        self.tables.executemany(sql, parameters)
-
-
-async def test_a_sweep_of_the_sandbox_reads_no_traces_of_production(
-    postgres_server: PostgresServer,
-) -> None:
-    url = new_store(postgres_server)
-    async with aclosing(PostgresStorage(url)) as storage:
-        await storage.apply(SYSTEM_ACCOUNT, [SetRetention(production_s=90 * DAY_S, sandbox_s=DAY_S)])
-        traces = [make_trace(number, environment="sandbox") for number in range(150)]
-        await storage.apply("default", [PutTrace(make_trace(999)), *map(PutTrace, traces)])
-    with Address(url).connect() as connection, connection.transaction():
-        copy_of_trace(connection, 20_000, "environment = 'production'")
-        connection.execute("ANALYZE trace")
-        explaining = Explaining(Tables(connection))
-        now = datetime.fromisoformat(traces[0].created_at).timestamp() + 2 * DAY_S
-        assert [remove_old(each, explaining) for each in find_old_traces(now, explaining)] == [100, 50]
-        assert connection.execute("SELECT count(*) FROM trace WHERE environment = 'sandbox'").fetchone() == (0,)
-    plans = [plan for plan in explaining.plans if "Recursive Union" not in plan]  # of ACCOUNTS
-    assert len(plans) >= 5
-    assert not [plan for plan in plans if "Seq Scan on trace" in plan or "Rows Removed by Filter" in plan]
-
-
 async def test_no_query_is_compiled(postgres: str) -> None:
     """The planner expects a page of traces to cost far more than it does."""
     async with aclosing(PostgresStorage(postgres)) as storage:
@@ -189,18 +136,3 @@ async def test_a_new_day_begins_while_others_read(postgres: str) -> None:
         with Address(postgres).connect() as reader, reader.transaction():
             reader.execute("SELECT count(*) FROM tag JOIN trace USING (id) JOIN body USING (n)")
             await storage.apply("default", [PutTrace(make_trace(1, created_at="2031-01-01T00:00:00.000Z"))])
-
-
-async def test_a_call_reads_no_extra_rows_after_tables_were_vacuumed_empty(postgres_server: PostgresServer) -> None:
-    url, calls = new_store(postgres_server), 200
-    with Address(url).connect() as connection:
-        connection.execute("VACUUM")
-    async with aclosing(PostgresStorage(url)) as storage:
-        till = await Till(storage).open_full()
-        for number in range(calls):
-            await till.admit(f"c{number}", 1, same=f"c{number}")
-            await till.settle(f"c{number}", result=b"answer")
-    with Address(url).connect() as connection:  # what a session read is counted when it ends
-        read = "SELECT sum(seq_tup_read + idx_tup_fetch) FROM pg_stat_user_tables WHERE relname IN ('kept', 'hold')"
-        ((rows,),) = connection.execute(read).fetchall()
-    assert rows < 5 * calls

@@ -21,7 +21,7 @@ from routewright.backends.cache.search import AT_ONCE
 from routewright.backends.storage.postgres import PostgresStorage
 from routewright.backends.storage.postgres.connections import Address
 from routewright.backends.storage.postgres.schema import create
-from routewright.errors import StorageUnavailable, StorageVersion
+from routewright.errors import StorageUnavailable
 from routewright.wire import CachedAnswer, CacheEntry, CacheMatch, CacheSelection, Observation
 from tests.contracts.cache import NORTH, PARTITION, key_of, make_entry
 from tests.database_servers import PostgresServer
@@ -112,16 +112,6 @@ async def test_limits_count_entries_of_all_processes(postgres: str) -> None:
     assert ask(postgres, "SELECT * FROM cache_size") == ask(postgres, "SELECT count(*), sum(size) FROM cache_entry")
     for cache in caches:
         await cache.aclose()
-
-
-async def test_any_text_is_kept_and_selected(cache: PostgresCache) -> None:
-    odd = 'a\0b\1"\\ü😀'
-    answer = CachedAnswer(odd, "stop", "m", "p")
-    entry = make_entry("a", time.time(), account=odd, namespace=odd, answer=answer)
-    await cache.put(entry)
-    assert await get(cache, "a") == entry
-    assert (await cache.stats(odd, time.time())).entries == 1
-    assert await cache.remove(CacheSelection(account=odd, namespace=odd)) == 1
 
 
 async def test_an_unreadable_row_is_a_miss(cache: PostgresCache, postgres: str) -> None:
@@ -233,12 +223,6 @@ async def test_leads_of_dead_processes_are_removed(cache: PostgresCache, postgre
 # What is learned
 
 
-async def test_observations_of_another_database_are_returned_from_the_first(cache: PostgresCache) -> None:
-    seen = Observation((1.0, 0.5), True, 50.0)
-    await cache.learned("space", [seen], 0)
-    assert list((await cache.learned("space", [], 10**12))[0]) == [seen]
-
-
 # The server
 
 
@@ -263,24 +247,4 @@ async def test_the_cache_is_empty_but_works_after_a_server_crash(postgres_server
     assert await near(cache) == ["tr_new"]
     await put(cache, *range(5))
     assert (len(await near(cache)), (await cache.stats(None, 0.0)).entries) == (3, 3)
-    await cache.aclose()
-
-
-async def test_a_role_with_few_rights_suffices_and_a_missing_store_is_reported(
-    postgres_server: PostgresServer,
-) -> None:
-    url = postgres_server.database()
-    cache = PostgresCache(url)
-    with pytest.raises(StorageVersion, match="routewright store create"):
-        await get(cache, "a")
-    await cache.aclose()
-    with Address(url).connect() as connection:
-        connection.execute("CREATE ROLE few_rights LOGIN")
-    create(Address(url), grant_to="few_rights")
-    cache = PostgresCache(url.replace("postgres:routewright@", "few_rights@"))
-    await put(cache, "a")
-    assert await near(cache) == ["tr_a"]
-    assert await cache.lead(KEY, 1.0)
-    await cache.learned("space", [Observation((0.5,), True, 1.0)], 0)
-    assert await cache.remove(ALL) == 1
     await cache.aclose()

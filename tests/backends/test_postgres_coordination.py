@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 
@@ -13,7 +11,7 @@ import pytest
 
 from routewright import Router
 from routewright.backends.storage.postgres import PostgresStorage
-from routewright.backends.storage.postgres.connections import PATIENCE_S, Address
+from routewright.backends.storage.postgres.connections import Address
 from routewright.backends.storage.postgres.schema import create
 from routewright.backends.storage.postgres.upkeep import _ANNOUNCE, PostgresCoordination
 from routewright.errors import StorageUnavailable
@@ -23,13 +21,6 @@ from tests.contracts.coordination import FIRST, SECOND, CoordinationContract
 from tests.database_servers import PostgresServer, need
 
 pytestmark = pytest.mark.anyio
-SAYS = """
-import sys, anyio
-from routewright.backends.storage.postgres import PostgresStorage
-from routewright.wire import Notice
-
-anyio.run(PostgresStorage(sys.argv[1]).coordination.announce, Notice("account", "of another"))
-"""
 
 
 class TestPostgresCoordination(CoordinationContract):
@@ -46,17 +37,6 @@ async def coordination(postgres: str) -> AsyncIterator[PostgresCoordination]:
     made = PostgresCoordination(postgres)
     yield made
     await made.aclose()
-
-
-def another_says(url: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", SAYS, url])
-
-
-async def test_a_waiting_process_receives_news_of_another(coordination: PostgresCoordination, postgres: str) -> None:
-    start = (await coordination.hear(None)).last
-    with another_says(postgres):
-        heard = await coordination.hear(start)
-    assert heard.notices == (Notice("account", "of another"),)
 
 
 async def test_news_arrives_within_about_a_second(coordination: PostgresCoordination) -> None:
@@ -130,25 +110,6 @@ async def test_news_fails_while_the_server_is_down_and_recovers() -> None:
         server.start()
         await coordination.announce(FIRST)
         assert (await coordination.hear(start)).notices == (SECOND, FIRST)
-        await coordination.aclose()
-
-
-@pytest.mark.full
-async def test_a_server_that_does_not_answer_times_out() -> None:
-    need("postgres")
-    with PostgresServer(durable=False) as server:
-        url = server.database()
-        create(Address(url))
-        coordination = PostgresCoordination(url)
-        start = (await coordination.hear(None)).last
-        server.pause()
-        began = time.monotonic()
-        with pytest.raises(StorageUnavailable):
-            await coordination.hear(start)
-        assert time.monotonic() - began < 3 * PATIENCE_S
-        server.resume()
-        await coordination.announce(SECOND)
-        assert (await coordination.hear(start)).notices == (SECOND,)
         await coordination.aclose()
 
 

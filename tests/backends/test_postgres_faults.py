@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -31,7 +31,6 @@ from routewright.wire import (
     PutTrace,
     RateLimits,
     Replay,
-    RunLimit,
     TraceById,
     TraceItems,
     UsageCounts,
@@ -182,19 +181,6 @@ async def test_a_tick_that_arrives_after_later_ones_is_refused(url: str, proxy: 
         assert (await till.purses(run=None))["account"] == (2, 0)
 
 
-async def test_a_locked_account_delays_others_no_longer_than_its_lock(url: str) -> None:
-    async with aclosing(PostgresStorage(url)) as storage:
-        till, other = await Till(storage).open_full(), Till(storage, account="other")
-        await other.open(limits=RateLimits(requests_per_min=100))
-        with Address(url).connect() as locker, locker.transaction():
-            locker.execute("SELECT lock_accounts(ARRAY['acme'])")
-            async with anyio.create_task_group() as group:
-                group.start_soon(other.admit, "theirs")
-                with pytest.raises(StorageUnavailable, match="another transaction has the lock"):
-                    await till.ask("ours", 1)
-        await till.admit("now", 1)
-
-
 async def test_releases_during_an_outage_take_effect_when_the_storage_is_closed(url: str, proxy: FaultProxy) -> None:
     storage = PostgresStorage(at_port(url, proxy.port))
     till = await Till(storage).open_full()
@@ -210,34 +196,6 @@ async def test_releases_during_an_outage_take_effect_when_the_storage_is_closed(
     with Address(url).connect() as connection:
         left = connection.execute("SELECT (SELECT count(*) FROM hold), (SELECT count(*) FROM owner)").fetchone()
     assert left == (0, 0)
-
-
-async def test_the_thread_idles_during_an_outage_and_ends_with_the_storage(
-    url: str, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    storage = PostgresStorage(at_port(url, proxy.port), lease_s=0.2)
-    till = await Till(storage).open_full()
-    await till.admit("runs", 1)
-    proxy.refuse()
-    proxy.reset()
-    with pytest.raises(StorageUnavailable):
-        await till.ask("c", 1)
-    ran, run = list[float](), storage._writer._run
-
-    def noted(requests: Any) -> None:
-        ran.append(time.monotonic())
-        run(requests)
-
-    monkeypatch.setattr(storage._writer, "_run", noted)
-    with anyio.fail_after(10):
-        while len(ran) < 3:  # noqa: ASYNC110  # nothing tells
-            await anyio.sleep(0.05)
-    assert ran[2] - ran[0] > 0.2
-    till.release("runs")
-    await storage.aclose()
-    with anyio.fail_after(10):
-        while storage._writer._thread is not None:  # noqa: ASYNC110
-            await anyio.sleep(0.01)
 
 
 async def test_a_request_that_arrives_as_the_thread_ends_is_answered(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,21 +316,6 @@ async def test_deletions_block_no_call_and_concurrent_ones_subtract_each_trace_o
         assert sum(deleted) == 30
         assert await storage.read("acme", usage) == nothing
         assert (await till.purses(run=None))["account"] == (1, 0)
-
-
-async def test_a_sweep_does_not_wait_for_a_call_of_an_idle_party(url: str) -> None:
-    async with aclosing(PostgresStorage(url)) as storage:
-        till = await Till(storage).open(limits=RateLimits(requests_per_min=3))
-        await till.admit()
-        await till.settle()
-        with psycopg.connect(url) as call:  # which locks what tick does, in its order
-            assert call.execute("DELETE FROM entry").rowcount == 1
-            with anyio.fail_after(30):
-                await storage.sweep(time.time() + 2 * 3_600)
-            call.execute("UPDATE party SET requests = 0")
-        await storage.sweep(time.time() + 2 * 3_600)
-        with psycopg.connect(url) as connection:
-            assert connection.execute("SELECT FROM party UNION ALL SELECT FROM entry").fetchall() == []
 
 
 @pytest.mark.parametrize("how", ["put", "counted"])
@@ -496,31 +439,6 @@ async def test_holds_of_a_dead_process_are_freed_in_batches_without_delaying_oth
     await dead.aclose()
 
 
-async def test_cached_limits_may_be_evicted_while_calls_are_granted(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "MAX_BALANCES", 1)
-    async with aclosing(PostgresStorage(url)) as storage:
-        till = await Till(storage).open_full()
-        with anyio.fail_after(10):
-            async with anyio.create_task_group() as group:
-                for number in range(20):
-                    group.start_soon(partial(till.admit, f"c{number}", 1, run=RunLimit(f"r{number}", 10)))
-
-
-async def test_a_new_connection_to_a_pooler_without_its_server_times_out_as_soon(
-    postgres_server: PostgresServer, url: str
-) -> None:
-    need("pgbouncer")
-    with PgBouncer(postgres_server) as bouncer:
-        async with aclosing(PostgresStorage(at_port(url, bouncer.port))) as storage:
-            assert await storage.read("acme", TraceById("tr_1")) is None
-        postgres_server.pause()
-        try:
-            with anyio.fail_after(10), pytest.raises(StorageUnavailable):
-                await PostgresStorage(at_port(url, bouncer.port)).read("acme", TraceById("tr_1"))
-        finally:
-            postgres_server.resume()
-
-
 async def test_an_account_that_stays_locked_delays_others_only_once(url: str) -> None:
     async with aclosing(PostgresStorage(url)) as storage:
         till, other = await Till(storage).open_full(), Till(storage, account="other")
@@ -568,39 +486,6 @@ async def test_calls_booked_one_by_one_wait_for_an_unreachable_server_only_once(
             all_came.set()
         assert len(failed) == 20
         assert len(asked) <= 2, "those that came while the first was booked are one pass"
-
-
-async def test_a_replay_takes_no_lock_on_its_account(url: str) -> None:
-    """However large it is, a client that does not read keeps nobody waiting."""
-    answer = b"x" * 2_000_000
-    async with aclosing(PostgresStorage(url)) as storage:
-        till = await Till(storage).open_full()
-        await till.admit("c", 1, same="i")
-        await till.settle("c", make_row("c", charge=1), result=answer)
-        sent = list[int]()
-        tick = storage._server.tick
-
-        def watched(values: Sequence[Any], blobs: Sequence[bytes | None]) -> dict[str, Any]:
-            found = tick(values, blobs)
-            sent.append(len(str(found)))
-            return found
-
-        storage._server.tick = watched  # type: ignore[method-assign]
-        assert await till.ask("again", same="i") == Replay(answer)
-        assert sent[0] < 10_000
-
-
-async def test_a_transaction_conflict_of_one_call_fails_no_other(url: str) -> None:
-    async with aclosing(PostgresStorage(url)) as storage:
-        writer, asked = storage._writer, list[str]()
-
-        def settle(ending: Ending) -> Any:
-            asked.append(ending.call)
-            raise StorageUnavailable("it collided") from psycopg.errors.DeadlockDetected()
-
-        storage._server.settle = settle  # type: ignore[method-assign]  # collisions cannot be made to come
-        writer._run([Ending("acme", f"c{number}", None, make_facts(f"c{number}")) for number in range(3)])
-        assert asked == ["c0", "c1", "c2"]
 
 
 @pytest.mark.parametrize("is_freed", [True, False])

@@ -88,13 +88,6 @@ def test_another_programs_database_is_left_unchanged(others: str, url: str) -> N
     assert run(url, "SELECT count(*) FROM pg_proc WHERE pronamespace = current_schema()::regnamespace") == [(0,)]
 
 
-def test_a_store_may_be_in_its_own_schema(postgres_server: PostgresServer) -> None:
-    url = postgres_server.database()
-    run(url, "CREATE TABLE customer (name text)", "CREATE SCHEMA routewright")
-    assert create(Address(f"{url}?options=-csearch_path%3Droutewright"))
-    assert tables(url) == [("customer", -1.0)]
-
-
 # a role with few rights
 
 
@@ -162,14 +155,6 @@ async def test_an_unknown_store_version_is_refused(change: str, said: str, url: 
     run(url, change)
     with pytest.raises(StorageUnavailable, match=said):
         await stands(url)
-
-
-async def test_a_newer_store_that_supports_this_program_is_used(url: str) -> None:
-    create(Address(url))
-    run(url, "UPDATE store SET version = 9")
-    await stands(url)
-    assert not upgrade(Address(url))
-    assert run(url, "SELECT version FROM store") == [(9,)]
 
 
 async def test_an_upgrade_runs_while_the_previous_version_is_in_use(

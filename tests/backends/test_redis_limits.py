@@ -16,9 +16,8 @@ from redis import Redis
 
 from routewright.backends.coordination import redis as module
 from routewright.backends.coordination.redis import UNITS, RedisCoordination
-from routewright.errors import InternalError, RateLimited, StorageUnavailable, ValidationFailed
+from routewright.errors import InternalError, RateLimited, ValidationFailed
 from routewright.wire import RateLimits, Taken, Takes
-from tests.contracts.storage.threads import Meet, run_in_threads
 from tests.database_servers import RedisServer
 from tests.programs import Program
 
@@ -126,24 +125,6 @@ async def test_a_call_that_is_cancelled_holds_nothing(make: Make, redis: RedisSe
         mine.end(await until_taken(mine, wanted), 0, void=True)
 
 
-def test_threads_with_separate_loops_share_a_coordination(redis: RedisServer, anyio_backend_name: str) -> None:
-    mine, admitted = RedisCoordination(redis.url), list[Taken]()
-    party = ("p", RateLimits(requests_per_min=100))
-
-    async def work(number: int, meet: Meet) -> None:
-        meet()
-        for turn in range(30):
-            wanted = Takes(id=f"{number} {turn}", account="acme", parties=(party,), tokens=1, slots=1, lasts_s=60.0)
-            try:
-                admitted.append(await mine.take(wanted))
-            except RateLimited:
-                continue
-
-    run_in_threads(work, many=6, backend=anyio_backend_name, patience_s=PATIENCE_S)
-    assert len(admitted) == 100
-    anyio.run(mine.aclose, backend=anyio_backend_name)
-
-
 async def test_after_a_flush_windows_restart_and_slots_return_with_the_next_beat(
     make: Make, redis: RedisServer
 ) -> None:
@@ -192,25 +173,6 @@ async def test_a_clock_that_steps_back_admits_nothing_too_early(make: Make, redi
     server.hset("rw:{acme}:window:p", "l", later)
     assert (await mine.take(wanted[1])).places[0] == (2, later)
     assert (await refused(mine, wanted[2]))["retry_after_seconds"] == 30
-    server.close()
-
-
-async def test_accounts_with_unusual_names_do_not_collide(make: Make, redis: RedisServer) -> None:
-    mine = make()
-    party = ("p", RateLimits(requests_per_min=1))
-    for name in ("acme", "acme ", "}{", "{", "é", "a%7D", "a}", "", "a:window:p"):
-        await mine.take(Takes(id="c", account=name, parties=(party,), tokens=5, slots=1, lasts_s=60.0))
-
-
-async def test_a_read_only_server_counts_as_unavailable(make: Make, redis: RedisServer) -> None:
-    mine, server = make(), Redis.from_url(redis.url)
-    server.replicaof("127.0.0.1", "1")
-    try:
-        with pytest.raises(StorageUnavailable, match="ReadOnlyError"):
-            await mine.take(takes("c"))
-    finally:
-        server.replicaof("NO", "ONE")
-    await mine.take(takes("c"))
     server.close()
 
 
@@ -270,14 +232,6 @@ async def test_closing_ends_the_thread_during_an_outage(make: Make, redis: Redis
     await mine.take(takes("next"))
 
 
-async def test_closing_sends_pending_ends(make: Make) -> None:
-    mine, other = make(), make()
-    party = ("p", RateLimits(concurrency=1))
-    mine.end(await mine.take(Takes("c", "acme", (party,), 1, 1, 60.0)), 1)
-    await mine.aclose()
-    await other.take(Takes("d", "acme", (party,), 1, 1, 60.0))
-
-
 async def test_ends_are_retried_until_their_lease_expires(
     make: Make, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,12 +252,3 @@ async def test_ends_are_retried_until_their_lease_expires(
     finally:
         redis.start()
     assert len(tries) < 15, "it does not spin"
-
-
-async def test_slots_are_renewed_after_another_router_closes_the_coordination(make: Make, redis: RedisServer) -> None:
-    mine = make()
-    await mine.take(takes("running"))
-    await mine.aclose()
-    assert mine._thread is None
-    await mine.hear(None)
-    assert mine._thread is not None

@@ -18,7 +18,6 @@ from redis import Redis
 
 from routewright.backends.cache.redis import RedisCache
 from routewright.backends.coordination.redis import RedisCoordination
-from routewright.backends.redis import Server
 from routewright.errors import RouterError, StorageUnavailable, ValidationFailed
 from routewright.storage import open_cache, open_coordination
 from routewright.wire import CacheSelection, Notice, RateLimits, Takes
@@ -269,7 +268,3 @@ async def test_an_unacknowledged_end_counts_once(redis: RedisServer) -> None:
         again = await until_taken(coordination, Takes("d", "acme", party, 0, 1, 60.0))
         assert again.windows[0].remaining == 90
         await coordination.aclose()
-
-
-def test_a_repr_shows_only_the_address() -> None:
-    assert repr(Server("redis://u:s3cret@h", inline=True)) == "'redis://h:6379'"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sqlite3
 import stat
@@ -19,7 +18,6 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from routewright import Router
 from routewright.backends.storage.sqlite import SqliteStorage, connections, sync, upkeep, writer
 from routewright.backends.storage.sqlite import background as keeper
 from routewright.backends.storage.sqlite.file import connect
@@ -44,10 +42,8 @@ from routewright.wire import (
     Learned,
     LearnedSince,
     PutFeedback,
-    PutSnapshot,
     PutTrace,
     SetRetention,
-    SnapshotById,
     Stands,
     Term,
     TraceById,
@@ -60,7 +56,6 @@ from tests.contracts.storage.samples import make_trace
 
 from .faulty_connection import Watched
 from .processes import run, running
-from .test_snapshot_chain import health_chain
 
 pytestmark = pytest.mark.anyio
 
@@ -158,18 +153,6 @@ async def test_traces_are_kept_for_30_days_and_sandbox_traces_for_one_by_default
 
 def writers() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == "routewright-sqlite"}
-
-
-async def test_a_dropped_storage_leaves_no_thread(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "IDLE_S", 0.02)
-    storage, before = SqliteStorage(path), writers()
-    await storage.apply("default", [PutTrace(make_trace(1))])
-    left = writers() - before
-    del storage
-    for thread in left:
-        thread.join(10)
-    assert not left & writers()
-    gc.collect()
 
 
 async def test_an_idle_writer_starts_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -743,14 +726,6 @@ async def test_lists_and_removals_read_no_content(path: Path) -> None:
         assert bodies == 0
 
 
-async def test_unused_snapshots_are_found_without_reading_the_others(path: Path) -> None:
-    async with aclosing(SqliteStorage(path)) as storage:
-        await storage.apply("default", [PutTrace(make_trace(1))])
-    with closing(connect(str(path))) as connection:
-        plan = connection.execute(f"EXPLAIN QUERY PLAN {swept._FREE_SNAPSHOTS}", (NOW,)).fetchall()
-    assert "SEARCH snapshot USING INDEX snapshot_free (at<?)" in [row[3] for row in plan]
-
-
 # The log, and what is deleted
 
 
@@ -923,23 +898,6 @@ async def test_a_refusal_is_not_answered_if_its_transaction_is_rolled_back(path:
         assert [type(each.error) for each in both] == [StorageFull, StorageFull]
 
 
-@pytest.mark.parametrize(("again_s", "tries"), [(90.0, 1), (0.0, 40)])
-async def test_a_log_blocked_by_readers_is_not_retried_with_every_write(
-    path: Path, monkeypatch: pytest.MonkeyPatch, again_s: float, tries: int
-) -> None:
-    monkeypatch.setattr(keeper, "LOG_BYTES", 50_000)
-    monkeypatch.setattr(keeper, "READERS_MS", 1)
-    monkeypatch.setattr(keeper, "AGAIN_S", again_s)
-    told = Told()
-    async with aclosing(SqliteStorage(path, clock=FakeClock(), connect=told.connect)) as storage:
-        await storage.apply("default", [PutTrace(make_trace(0))])
-        with reading(path):
-            told.statements.clear()
-            for number in range(60):
-                await storage.apply("default", [PutTrace(make_trace(number, metadata={"x": "x" * 8_000}))])
-            assert min(40, told.statements.count("PRAGMA wal_checkpoint(RESTART)")) == tries
-
-
 async def test_one_process_at_a_time_checkpoints_the_log(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper, "LOG_BYTES", 50_000)
     monkeypatch.setattr(keeper, "EVERY_S", 0.001)
@@ -970,22 +928,6 @@ async def test_one_process_at_a_time_checkpoints_the_log(path: Path, monkeypatch
         assert [sql for sql in told.statements if "checkpoint(" in sql] == ["PRAGMA wal_checkpoint(RESTART)"]
 
 
-async def test_requests_beyond_one_transaction_run_in_the_next_at_once(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writer, "IDLE_S", 90.0)
-    told = Told()
-    async with aclosing(SqliteStorage(path, connect=told.connect)) as storage:
-        await storage.apply("default", [PutTrace(make_trace(0))])
-        told.statements.clear()
-        with anyio.fail_after(60):  # who waits for the writer to look again waits longer
-            async with anyio.create_task_group() as tasks:
-                for number in range(1, 4 * writer.MAX_BATCH):
-                    tasks.start_soon(storage.apply, "default", [PutTrace(make_trace(number))])
-        assert told.statements.count("COMMIT") >= 4
-        assert len(await storage.scan("default", TraceItems(), after=None, limit=999)) == 4 * writer.MAX_BATCH
-
-
 async def test_a_sweep_keeps_a_trace_that_replaced_an_expired_one_meanwhile(path: Path) -> None:
     old, new = (make_trace(1, created_at=f"2026-11-{day}T00:00:00.000Z", id=f"tr_{day}") for day in (10, 23))
     async with aclosing(SqliteStorage(path)) as storage:
@@ -1008,31 +950,3 @@ async def test_a_sweep_removes_models_without_an_attempt_in_a_month(path: Path) 
             assert await storage.sweep(NOW + days * DAY_S) == 0
             found = await storage.read(SYSTEM_ACCOUNT, LearnedSince("production", 0))
             assert [each.model for each in found] == left
-
-
-async def test_small_changes_of_health_are_stored_as_such(path: Path) -> None:
-    chain = health_chain(140)
-    async with aclosing(SqliteStorage(path)) as one, aclosing(SqliteStorage(path)) as two:
-        for number, snapshot in enumerate(chain):
-            storage = (one, two)[number // 60 % 2]
-            await storage.apply(SYSTEM_ACCOUNT, [PutSnapshot(snapshot)])
-        for snapshot in chain:
-            assert await one.read(SYSTEM_ACCOUNT, SnapshotById(snapshot.id)) == snapshot
-        with closing(connect(str(path))) as connection:
-            whole, depth = connection.execute("SELECT sum(base IS NULL), max(depth) FROM snapshot").fetchone()
-        assert whole < 14
-        assert depth == 32
-
-
-async def test_a_trace_of_a_call_without_limits_is_stored_compactly_and_read_completely(tmp_path: Path) -> None:
-    storage = SqliteStorage(tmp_path / "traces.db")
-    async with Router.sandbox(storage=storage) as router:
-        answer = await router.route("hi", metadata={"team": "a"})
-        await router.flush()
-        found = await storage.read("default", TraceById(answer.trace_id, None))
-        assert found == answer.trace
-        with closing(sqlite3.connect(storage.path)) as connection:
-            ((body,),) = connection.execute("SELECT trace FROM body").fetchall()
-        assert body[:1] != b"{"
-        assert len(body) < 2_000
-    await storage.aclose()

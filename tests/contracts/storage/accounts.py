@@ -50,7 +50,6 @@ from routewright.wire.timestamps import timestamp
 from .samples import (
     ALIKE,
     AT,
-    DAY_S,
     NOW,
     ODD_TEXTS,
     RUN,
@@ -182,18 +181,6 @@ class AccountsAndKeys(Suite):
         assert await storage.read(SYSTEM_ACCOUNT, AllAccounts()) == [mine]
         assert await storage.read("acme", Keys()) == [replace(mine_too, revoked_at=REVOKED_AT)]
 
-    async def test_an_expected_version_is_the_one_before_the_batch(self, storage: Storage) -> None:
-        read, key = make_account(), make_key()
-        for account, fresh in ((read, key), (replace(read, plan="pro"), replace(key, name="new"))):
-            with pytest.raises(PreconditionFailed):
-                await storage.apply("acme", [PutAccount(account), PutAccount(read, expect=account)])
-            with pytest.raises(PreconditionFailed):
-                await storage.apply("acme", [PutKey(fresh), PutKey(key, expect=fresh)])
-            await storage.apply("acme", [PutAccount(read), PutKey(key)])
-        renamed = replace(key, name="newer")
-        await storage.apply("acme", [RevokeKey("k", REVOKED_AT), PutKey(renamed, expect=key)])
-        assert await storage.read("acme", Keys()) == [replace(renamed, revoked_at=REVOKED_AT)]
-
     async def test_a_key_is_revoked_once_and_stays_revoked(self, storage: Storage) -> None:
         await storage.apply("acme", [PutKey(make_key())])
         for account, key_id in (("acme", "none"), ("other", "k")):
@@ -303,14 +290,6 @@ class Happenings(Suite):
             assert written == (Written(created=True, events=(make_event(number),)) if told else Written(created=False))
         assert await _kept(storage) == [make_event(number) for number in (8, 7, 3, 0)]
 
-    async def test_quiet_times_are_separate_by_account_and_name(self, storage: Storage) -> None:
-        for account in ("acme", "other", SYSTEM_ACCOUNT):
-            for number, once in enumerate((*ODD_TEXTS, None, None)):
-                event = make_event(number, account=account)
-                (written,) = await storage.apply(account, [PutEvent(event, once=once, quiet_s=1e9, at=1.0)])
-                assert written.created
-        assert len(await _kept(storage)) == len(ODD_TEXTS) + 2
-
     async def test_pages_visit_each_event_once_newest_first(self, storage: Storage) -> None:
         numbers = list(range(50))
         Random(1).shuffle(numbers)
@@ -331,14 +310,6 @@ class Happenings(Suite):
             left = await storage.scan(account, Events(), after=None, limit=9)
             assert [event.id for event in left] == [make_event(2).id, make_event(1).id]
         assert await storage.sweep(NOW) == 0
-
-    async def test_a_sweep_keeps_quiet_times_that_still_run(self, storage: Storage) -> None:
-        long_s = 40 * DAY_S
-        await _put(storage, PutEvent(make_event(1), once="month", quiet_s=long_s, at=NOW))
-        await storage.sweep(NOW + 30 * DAY_S)
-        for at, told in ((NOW + long_s - 1.0, False), (NOW + long_s, True)):
-            put = PutEvent(make_event(2), once="month", quiet_s=long_s, at=at)
-            assert (await _put(storage, put)).created is told
 
     async def test_incidents_are_replaced_by_id_and_listed_newest_first(self, storage: Storage) -> None:
         incidents = [
@@ -415,20 +386,6 @@ class Bookkeeping(Suite):
             for name in ("rows", "sums"):
                 assert found[name] == sample[name]
         assert len(await storage.read(SYSTEM_ACCOUNT, AllAccounts())) == len(ALIKE)
-
-    async def test_an_account_cannot_change_another_by_its_ids(self, storage: Storage) -> None:
-        for write in writes_of("acme"):
-            await storage.apply("acme", [write])
-        before = await seen(storage, "acme")
-        others: list[Write] = [
-            AddCredit("cr", 7, AT),
-            DeleteResults(),
-            RevokeKey("k", AT),
-            PutEvent(make_event(account="other")),
-        ]
-        for write in others:
-            await storage.apply("other", [write])
-        assert await seen(storage, "acme") == before
 
 
 async def seen(storage: Storage, account: str) -> dict[str, Any]:

@@ -137,25 +137,6 @@ class Windows(AccountsSuite):
             await clock.advance((await till.limited(tokens=2))["retry_after_seconds"])
             await till.admit(f"{turn} again", tokens=2)
 
-    async def test_retry_after_is_when_enough_tokens_have_left_the_window(self, till: Till, clock: FakeClock) -> None:
-        await till.open(limits=RateLimits(tokens_per_min=100))
-        for number in range(5):
-            await till.admit(f"c{number}", tokens=20)
-            await clock.advance(1.0)
-        assert (await till.limited(tokens=50))["retry_after_seconds"] == 57
-        assert (await till.limited(tokens=20))["retry_after_seconds"] == 55
-
-    async def test_a_call_above_the_whole_limit_is_admitted_alone(self, till: Till, clock: FakeClock) -> None:
-        await till.open(limits=RateLimits(tokens_per_min=100))
-        await till.admit("small", tokens=1)
-        assert (await till.limited(tokens=500))["retry_after_seconds"] == 60
-        await clock.advance(60.0)
-        assert (await till.admit("huge", tokens=500)).windows[0].remaining == 0
-        await clock.advance(59.0)
-        assert (await till.limited(tokens=1))["retry_after_seconds"] == 1
-        await clock.advance(1.0)
-        await till.admit("after", tokens=1)
-
     async def test_a_limit_of_zero_admits_nothing(self, till: Till) -> None:
         for name in ("requests_per_min", "tokens_per_min", "concurrency"):
             closed = await Till(till.storage, name).open(limits=RateLimits(**{name: 0}))
@@ -171,24 +152,6 @@ class Windows(AccountsSuite):
             assert (await till.limited("second", 10, key="k", tokens=5, same="i"))["level"] == "key"
         assert (await till.purses(run=None))["key:k"] == (0, 10), "no money is held for it"
         assert [state.remaining for state in (await till.admit("third", tokens=5, same="i")).windows] == [0, 0]
-
-    async def test_a_refusal_names_the_limit_with_the_longest_wait(self, till: Till, clock: FakeClock) -> None:
-        await till.open(make_key(limits=RateLimits(tokens_per_min=5)), limits=RateLimits(requests_per_min=1))
-        await till.admit("first", key="k")
-        await clock.advance(30.0)
-        await till.put(PutAccount(make_account(limits=RateLimits(requests_per_min=2))))
-        await till.admit("second", key="k", tokens=5)
-        said = await till.limited(key="k", tokens=1)
-        assert (said["level"], said["limit_of"], said["retry_after_seconds"]) == ("key", "tokens_per_min", 60)
-
-    async def test_a_grant_lists_the_windows_of_account_and_key(self, till: Till, clock: FakeClock) -> None:
-        await till.open(make_key(limits=RateLimits(tokens_per_min=50)), limits=RateLimits(requests_per_min=3))
-        await till.admit("first")
-        await clock.advance(20.0)
-        assert (await till.admit("second", key="k", tokens=30)).windows == (
-            WindowState("requests", 3, 1, 60.0),
-            WindowState("tokens", 50, 20, 60.0),
-        )
 
     async def test_environments_keys_and_accounts_have_separate_windows(self, till: Till) -> None:
         one = RateLimits(requests_per_min=1)
@@ -219,15 +182,6 @@ class Windows(AccountsSuite):
         assert (await till.limited(tokens=11))["retry_after_seconds"] == 1
         await clock.advance(1.0)
         await till.admit("e", tokens=55)
-
-    @pytest.mark.parametrize("estimate", [0, 10])
-    async def test_more_tokens_than_the_limit_leave_none_remaining(self, till: Till, estimate: int) -> None:
-        await till.open(limits=RateLimits(tokens_per_min=100))
-        await till.admit("c", tokens=estimate)
-        await till.settle("c", tokens=150)
-        assert (await till.limited(tokens=1))["remaining"] == 0
-        await till.put(PutAccount(make_account(limits=RateLimits(tokens_per_min=200))))
-        assert (await till.limited(tokens=51))["remaining"] == 50
 
     # Slots
 
@@ -371,21 +325,6 @@ class Budgets(AccountsSuite):
                 "reserved_nanos": case.reserved,
             }  # fmt: skip
 
-    async def test_a_refusal_names_the_budget_with_the_least_left(self, till: Till) -> None:
-        await till.open(make_key(budget_nanos=300), monthly_nanos=200)
-        await till.admit("other", 150, key="k")
-        refused = await till.short("c", 250, key="k")
-        assert (refused.purse.name, refused.waits) == (MONTH, False)
-
-    async def test_a_call_admitted_before_a_limit_is_counted_without_overrun(self, till: Till) -> None:
-        await till.open()
-        await till.admit("c", 700)
-        await till.put(PutAccount(make_account(monthly_nanos=1_000)))
-        await till.settle("c", make_row(charge=700))
-        assert [row.overrun_nanos for row in await till.rows()] == [0]
-        assert (await till.short("d", 301)).purse.spent_nanos == 700
-        await till.admit("d", 300)
-
     async def test_a_call_is_charged_to_the_month_of_its_admission(self, full: Till) -> None:
         await full.admit("c", 400)
         await full.admit("d", 400, at=NEXT_MONTH_S)
@@ -413,22 +352,6 @@ class Budgets(AccountsSuite):
         assert (purses["key:k:day:2026-12-01"], purses["key:k:week:2026-11-30"]) == ((90, 0), (180, 0))
         assert (await till.purses("2026-11-29T23:59:59.999Z", run=None))["week:2026-11-23"] == (90, 50)
 
-    async def test_eight_calls_race_for_the_last_cent_of_a_day(self, till: Till) -> None:
-        cent = 10_000_000
-        await till.open(daily_nanos=100 * cent)
-        await till.admit("spent", 99 * cent)
-        await till.settle("spent", make_row("spent", charge=99 * cent))
-        answers: list[Any] = []
-
-        async def race(call: str) -> None:
-            answers.append(await till.ask(call, cent))
-
-        async with anyio.create_task_group() as group:
-            for number in range(8):
-                group.start_soon(race, f"c{number}")
-        assert sorted(type(answer).__name__ for answer in answers) == ["Grant", *["Short"] * 7]
-        assert (await till.purses(key=None, run=None))["day:2026-11-21"] == (99 * cent, cent)
-
     async def test_a_value_of_metadata_has_a_purse_of_its_own(self, till: Till) -> None:
         limits = TagLimit(key="team", daily_nanos=100), TagLimit(key="team", value="big", weekly_nanos=300)
         await till.open(tag_limits=(*limits, TagLimit(key="it's", value="\x01", monthly_nanos=50)))
@@ -448,17 +371,6 @@ class Budgets(AccountsSuite):
             ("run:r", 130), ("tag:it's=\x01:month:2026-11", 0), ("tag:team=big:week:2026-11-16", 120),
             ("account", 120), (MONTH, 120),
         ]  # fmt: skip
-
-    async def test_a_reservation_from_a_purse_whose_limit_is_gone_can_still_change(self, till: Till) -> None:
-        tags = (("team", "a"),)
-        await till.open(daily_nanos=100, tag_limits=(TagLimit(key="team", weekly_nanos=100),), monthly_nanos=200)
-        await till.admit("c", 10, tags=tags)
-        await till.put(PutAccount(make_account(monthly_nanos=200)))
-        await till.admit("c", 150, tags=tags)
-        await till.settle("c", make_row(charge=60), tags=tags)
-        await till.put(PutAccount(make_account(daily_nanos=100, tag_limits=(TagLimit(key="team", weekly_nanos=100),))))
-        assert (await till.short("d", 41, tags=tags)).purse.reserved_nanos == 0
-        await till.admit("d", 40, tags=tags)
 
     async def test_purses_of_past_periods_are_removed_and_others_stay(self, till: Till) -> None:
         tags = (("team", "a"),)
@@ -565,14 +477,6 @@ class Queues(AccountsSuite):
             full.release("a")
         assert all(isinstance(found, Grant) for found in heard.values())
 
-    async def test_freed_money_goes_to_all_waiting_calls_that_fit(self, full: Till, clock: FakeClock) -> None:
-        await full.admit("first", 1_000)
-        names = [f"c{number}" for number in range(200)]
-        async with waiting(full, clock, [(name, 5) for name in names]) as heard:
-            full.release("first")
-            await clock.advance(0.0)
-            assert {*heard} == {*names}
-
     async def test_a_call_waits_no_longer_than_allowed(self, full: Till, clock: FakeClock) -> None:
         await full.admit("first", 900)
         async with waiting(full, clock, [("a", 200)], waits_s=5.0) as heard:
@@ -585,18 +489,6 @@ class Queues(AccountsSuite):
         full.release("first")
         assert (await full.purses())["account"] == (0, 0), "it stands in no queue any more"
         await full.admit("second", 1_000)
-
-    async def test_a_call_that_gives_up_behind_others_gets_the_current_purse(
-        self, full: Till, clock: FakeClock
-    ) -> None:
-        await full.admit("first", 900)
-        async with waiting(full, clock, [("a", 800)], waits_s=50.0) as heard:
-            async with waiting(full, clock, [("b", 100)], waits_s=5.0) as behind:
-                await clock.advance(5.0)
-            purse = behind["b"].purse
-            assert (behind["b"].waits, purse.limit_nanos, purse.reserved_nanos) == (True, 1_000, 900)
-            full.release("first")
-        assert isinstance(heard["a"], Grant)
 
     async def test_a_waiting_call_is_refused_once_the_money_is_spent(self, full: Till, clock: FakeClock) -> None:
         await full.admit("first", 900)
@@ -622,19 +514,6 @@ class Queues(AccountsSuite):
                 assert heard == {}
                 scope.cancel()
         assert (await full.purses())["account"] == (0, 900)
-
-    async def test_a_call_counts_in_windows_from_the_end_of_its_wait(self, till: Till, clock: FakeClock) -> None:
-        await till.open(credit=1_000, prepaid=True, limits=RateLimits(requests_per_min=2))
-        await till.admit("first", 500, lasts_s=300.0)
-        async with (
-            waiting(till, clock, [("large", 600)], waits_s=20.0),
-            waiting(till, clock, [("small", 400)]) as heard,
-        ):
-            await clock.advance(20.0)
-        assert heard["small"].windows == (WindowState("requests", 2, 0, 60.0),)
-        await clock.advance(40.0)
-        await till.admit("c")
-        assert (await till.limited())["retry_after_seconds"] == 20
 
     async def test_a_cancelled_call_holds_nothing(self, till: Till, clock: FakeClock) -> None:
         await till.open(limits=RateLimits(concurrency=1), monthly_nanos=100)
@@ -679,12 +558,6 @@ class Queues(AccountsSuite):
             await full.put(RevokeKey("k", AT))
             full.release("first")
         assert len(heard) == 1
-
-    async def test_a_call_that_reserves_nothing_never_waits(self, full: Till, clock: FakeClock) -> None:
-        await full.admit("first", 1_000)
-        async with waiting(full, clock, [("a", 200)]):
-            await full.admit("free", 0)
-            full.release("first")
 
     # Idempotency keys
 

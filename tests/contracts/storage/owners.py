@@ -65,18 +65,6 @@ class Agreeing(Suite):
             *("desk.2@2026-11-21", "@2026-11-21", "désk%@2026-11-21"),
         ]
 
-    async def test_contents_without_a_version_are_left_out(self, storage: Storage) -> None:
-        await storage.apply(SYSTEM_ACCOUNT, [PutPolicyVersion("one", "desk", DAY)])
-        found = await storage.read(SYSTEM_ACCOUNT, PolicyVersions(("none", "one")))
-        assert found == [PolicyVersion("one", "desk@2026-11-21", DAY)]
-        assert await storage.read(SYSTEM_ACCOUNT, PolicyVersions(())) == []
-        assert await storage.read("acme", PolicyVersions(("one",))) == []
-
-    async def test_versions_belong_to_no_account(self, storage: Storage) -> None:
-        with pytest.raises(UnsupportedWrite):
-            await storage.apply("acme", [PutPolicyVersion("one", "desk", DAY)])
-        assert await _labels(storage, "one") == []
-
     async def test_a_version_keeps_its_text_and_who_first_published_it(self, storage: Storage) -> None:
         text = Policy(name="désk\0", prefer=["a/one"], min_quality=0.5)
         first = PutPolicyVersion("one", text.name, DAY, text, "ada", "cheaper")
@@ -134,15 +122,6 @@ class Agreeing(Suite):
             await storage.apply(SYSTEM_ACCOUNT, [write])
         for number, expected in enumerate((3, 2, 1, 0)):
             assert len(await _learned(storage, epoch_at(NOW) + number)) == expected
-
-    async def test_environments_learn_separately(self, storage: Storage) -> None:
-        write = AddLearned("sandbox", {"a/one": Learned(NOW, bad=1.0)})
-        with pytest.raises(UnsupportedWrite):
-            await storage.apply("acme", [write])
-        await storage.apply(SYSTEM_ACCOUNT, [write])
-        assert await _learned(storage) == []
-        assert await storage.read("acme", LearnedSince("sandbox", 0)) == []
-        assert len(await storage.read(SYSTEM_ACCOUNT, LearnedSince("sandbox", 0))) == 1
 
 
 def _record(name: str) -> PolicyRecord:
@@ -227,15 +206,6 @@ class Owners(AccountsSuite):
         refused = await second.short("d", 300, run=RUN)
         assert (refused.purse.name, refused.purse.spent_nanos, refused.waits) == ("run:r", 800, False)
 
-    async def test_every_call_renews_the_lease(self, full: Till, second: Till, clock: FakeClock) -> None:
-        await full.admit("long", 800, lasts_s=600.0)
-        for number in range(5):
-            await clock.advance(self.lease_s * 2 / 3)
-            await full.admit(f"c{number}", 10)
-            full.release(f"c{number}")
-            assert (await second.short("d", 300)).waits
-        assert await second.kinds() == []
-
     @pytest.mark.parametrize("charge", [None, 0, 100, 900])
     async def test_an_expired_call_that_settles_late_is_booked_once(
         self, full: Till, second: Till, clock: FakeClock, charge: int | None
@@ -296,14 +266,3 @@ class Owners(AccountsSuite):
         await full.settle("slow", make_row("slow", charge=150))
         assert (await second.purses()) == dict.fromkeys(PURSES, (150, 0)) | dict.fromkeys(PURSES[1:3], (0, 0))
         assert await second.kinds() == ["attempt"]
-
-    async def test_an_idle_process_sees_the_work_of_others(self, full: Till, second: Till, clock: FakeClock) -> None:
-        await second.admit("before", 100, key="k")
-        second.release("before")
-        for number in range(40):
-            await clock.advance(self.lease_s / 2)
-            await full.admit(f"c{number}", 20, key="k")
-            await full.settle(f"c{number}", make_row(f"c{number}", charge=20, key_id="k"))
-        refused = await second.short("after", 201, key="k")
-        assert (refused.purse.spent_nanos, refused.purse.reserved_nanos, refused.waits) == (800, 0, False)
-        await second.admit("after", 200, key="k")

@@ -101,14 +101,6 @@ class Settling(AccountsSuite):
             assert await full.purses() == dict.fromkeys(PURSES, (spent, 0))
         assert await full.rows(request_id="c") == [second, first], "nothing is overrun"
 
-    async def test_many_concurrent_settlements_are_all_booked(self, full: Till) -> None:
-        async with anyio.create_task_group() as group:
-            for number in range(100):
-                rows = [make_row(f"c{number}", attempt, charge=1) for attempt in (1, 2)]
-                group.start_soon(full.settle, f"c{number}", *rows)
-        assert (await full.purses())["account"] == (200, 0)
-        assert len(await full.rows()) == 201
-
     async def test_the_last_row_has_the_overrun_and_nothing_more_is_admitted(self, full: Till) -> None:
         await full.admit("c", 1_000)
         await full.settle("c", make_row(attempt=1, charge=500), make_row(attempt=2, charge=700))
@@ -135,12 +127,6 @@ class Settling(AccountsSuite):
         await full.settle("c", make_row(charge=charge, cost=cost), run_nanos=run_nanos)
         assert [row.overrun_nanos for row in await full.rows(request_id="c")] == [overrun]
 
-    async def test_nothing_is_overrun_where_nothing_is_limited(self, till: Till) -> None:
-        await till.open()
-        await till.admit("c", 10)
-        await till.settle("c", make_row(charge=50))
-        assert [row.overrun_nanos for row in await till.rows()] == [0]
-
     async def test_trace_events_and_rows_are_stored_together_or_not_at_all(self, full: Till) -> None:
         trace = make_trace(1, account="acme")
         put = PutEvent(make_event(7), once="x", quiet_s=9.0, at=1.0)
@@ -157,16 +143,6 @@ class Settling(AccountsSuite):
         assert await full.storage.read(SYSTEM_ACCOUNT, SnapshotById("hea_1")) == named
         assert [*events] == [put.event]
         assert await full.storage.scan("acme", Events(), after=None, limit=9) == [put.event]
-        assert await full.storage.read("acme", TraceById(trace.id)) == fresh
-        assert (await full.purses())["account"] == (100, 0)
-
-    async def test_a_settled_trace_replaces_the_one_there(self, full: Till) -> None:
-        trace = make_trace(1, account="acme")
-        fresh = replace(trace, status="failed")
-        await full.put(PutTrace(trace))
-        await full.admit(trace.id, 400)
-        row = make_row(trace.id, charge=100)
-        await full.settle(trace.id, row, trace=Draft(fresh), created_at=trace.created_at)
         assert await full.storage.read("acme", TraceById(trace.id)) == fresh
         assert (await full.purses())["account"] == (100, 0)
 
@@ -353,18 +329,6 @@ class Accounting(AccountsSuite):
             for limit in (1, 7, 1_000):
                 assert await all_pages(till.storage, "acme", query, key_of, limit) == fits
         assert await till.storage.scan("acme", LedgerRows(), after=None, limit=0) == []
-
-    async def test_pages_visit_each_row_once_while_others_come(self, till: Till) -> None:
-        rng, seen, after = Random(1), list[str](), None
-        before = {key_of(row) for row in await _book(till, rng, 30)}
-        while page := await till.storage.scan("acme", LedgerRows(), after=after, limit=rng.randint(2, 5)):
-            seen += map(key_of, page)
-            after = seen[-1]
-            await till.settle(
-                f"new {after}", make_row(f"new {after}", at=f"2026-11-{rng.choice((19, 20, 21))}T12:00:00.000Z")
-            )
-        assert seen == sorted(set(seen), reverse=True)
-        assert before <= {*seen}
 
     async def test_sums_add_up_the_rows_by_day_provider_model_and_kind(self, till: Till) -> None:
         names = ("acme", "other", "default")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from itertools import product
 from random import Random
 from typing import Any, get_args
 
@@ -52,7 +51,6 @@ from .samples import (
     DAY_S,
     FOR_EVER,
     HOUR_S,
-    LONG_IDS,
     NOW,
     ODD_TEXTS,
     ROLLUP_KEYS,
@@ -230,19 +228,6 @@ class Keeping(Suite):
                     assert await all_items(storage, TraceItems(terms=(Term(key, "=", value),))) == [odd.item]
             await storage.apply("default", [DeleteTraces()])
 
-    async def test_ids_that_differ_in_the_last_character_are_different_traces(self, storage: Storage) -> None:
-        one, two = (make_trace(1, id=long, error=long) for long in LONG_IDS)
-        results = await storage.apply("default", [PutTrace(one), PutTrace(two, expect="absent")])
-        assert [result.created for result in results] == [True, True]
-        await storage.apply("default", [PutFeedback(one.id, 0.5, None, 1.0), PutFeedback(two.id, 1.0, None, 1.0)])
-        for trace, score in [(one, 0.5), (two, 1.0)]:
-            assert await storage.read("default", TraceById(trace.id)) == trace
-            assert await _said(storage, trace) == (score, None, 1.0)
-        assert await all_items(storage, TraceItems(), limit=1) == [two.item, one.item]
-        await storage.apply("default", [DeleteTraces(id=one.id)])
-        assert await storage.scan("default", Traces(), after=None, limit=5) == [two]
-        assert await _said(storage, two) == (1.0, None, 1.0)
-
     async def test_concurrent_writers_lose_nothing_and_one_of_them_is_first(self, storage: Storage) -> None:
         succeeded = list[str]()
 
@@ -281,13 +266,6 @@ class Batches(Suite):
         with pytest.raises(UnsupportedWrite):
             await storage.apply("default", [PutTrace(TRACE), wrong])
         assert await storage.scan("default", Traces(), after=None, limit=5) == [OTHER]
-
-    async def test_an_unknown_query_is_refused(self, storage: Storage) -> None:
-        unknown: Any = TRACE
-        with pytest.raises(UnsupportedWrite):
-            await storage.read("default", unknown)
-        with pytest.raises(UnsupportedWrite):
-            await storage.scan("default", unknown, after=None, limit=5)
 
     async def test_a_batch_is_applied_only_if_each_write_finds_what_it_expects(self, storage: Storage) -> None:
         for number, (there, write, holds) in enumerate(EXPECTATIONS):
@@ -426,14 +404,6 @@ class Deletion(Suite):
             assert await answers(storage) == expected_answers(left), query
         assert not left
         assert await storage.read("default", RollupKeys()) == []
-
-    async def test_a_limit_below_1_finds_and_deletes_nothing(self, storage: Storage) -> None:
-        await storage.apply("default", [PutTrace(make_trace(number)) for number in range(3)])
-        for limit, terms in product((0, -1, -500), ((), (TEAM,))):
-            for query in (TraceItems(terms=terms), Traces(terms=terms)):
-                assert await storage.scan("default", query, after=None, limit=limit) == []
-            assert await _delete(storage, DeleteTraces(terms=terms, limit=limit)) == 0
-        assert len(await _left(storage)) == 3
 
 
 class Aging(Suite):
