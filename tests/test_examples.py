@@ -41,6 +41,13 @@ def test_an_example_runs_offline_and_prints_something(path: Path, capsys: pytest
     assert capsys.readouterr().out.strip()
 
 
+def test_an_example_is_short() -> None:
+    folder = Path(__file__).parent.parent / "examples"
+    programs = [path for path in folder.rglob("*") if path.suffix in (".py", ".mjs", ".sh")]
+    assert len(programs) > 30
+    assert not [path.name for path in programs if len(path.read_text("utf-8").splitlines()) > 60]
+
+
 def load(path: Path) -> ModuleType:
     spec = spec_from_file_location(f"examples.{path.stem}", path)
     assert spec is not None

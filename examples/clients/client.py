@@ -1,85 +1,60 @@
 """A client of ``routewright serve`` in Python, with the standard library alone: an answer, a stream, an error.
 
-ROUTEWRIGHT_URL=http://127.0.0.1:8080 ROUTEWRIGHT_KEY=sk_test_... python client.py
-"""
+ROUTEWRIGHT_URL=http://127.0.0.1:8080 ROUTEWRIGHT_KEY=sk_test_... python client.py"""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-import urllib.error
-import urllib.request
-import uuid
-from collections.abc import Iterator
 from http.client import HTTPResponse
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+from uuid import uuid4
 
-URL = os.environ.get("ROUTEWRIGHT_URL", "http://127.0.0.1:8080")
-KEY = os.environ.get("ROUTEWRIGHT_KEY", "")
-TRIES = 4
-
-
-class Refused(Exception):
-    """What the server says of a request that it does not answer."""
-
-    def __init__(self, error: dict[str, Any]) -> None:
-        super().__init__(error["message"])
-        self.error = error
+URL, KEY = os.environ.get("ROUTEWRIGHT_URL", "http://127.0.0.1:8080"), os.environ.get("ROUTEWRIGHT_KEY", "")
 
 
-def post(path: str, body: dict[str, Any], *, key: str | None = None) -> HTTPResponse:
-    """Send a request, and again where the server says that it may help. ``key``: it is answered, and paid, once."""
-    headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
-    if key is not None:
-        headers["Idempotency-Key"] = key
-    request = urllib.request.Request(URL + path, json.dumps(body).encode(), headers)
-    for attempt in range(TRIES):
+def post(body: dict[str, Any]) -> HTTPResponse:
+    """Send a request, and again where that may help. With its key it is answered, and paid, once."""
+    headers = {"Authorization": f"Bearer {KEY}", "Idempotency-Key": str(uuid4()), "Content-Type": "application/json"}
+    request = Request(f"{URL}/v1/route", json.dumps(body).encode(), headers)
+    for pause_s in (1, 2, 4, None):
         try:
-            answer: HTTPResponse = urllib.request.urlopen(request, timeout=90)
-            return answer
-        except urllib.error.HTTPError as error:
-            if error.code not in (429, 500, 502, 504) or attempt == TRIES - 1:
-                raise Refused(json.load(error)["error"]) from error
-            time.sleep(float(error.headers.get("Retry-After", 2**attempt)))
-    raise AssertionError("the last try returned or raised")
-
-
-def events(answer: HTTPResponse) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The server-sent events of a stream."""
-    name = ""
-    for line in answer:
-        field, _, value = line.decode().rstrip("\r\n").partition(": ")
-        if field == "event":
-            name = value
-        elif field == "data":
-            yield name, json.loads(value)
+            return urlopen(request, timeout=90)  # type: ignore[no-any-return]
+        except HTTPError as error:
+            refusal = json.load(error)["error"]
+            if pause_s is None or error.code not in (429, 500, 502, 504):
+                break
+            time.sleep(float(error.headers.get("Retry-After", pause_s)))
+    raise RuntimeError(f"{refusal['code']}: {refusal['message']}")
 
 
 def main() -> None:
     ask = {"messages": [{"role": "user", "content": "Why is the sky blue?"}], "budget": {"maxCostUsd": 0.01}}
+    answer = json.load(post({**ask, "goal": "quality"}))
+    print(
+        answer["output"], "- by", answer["routing"]["selected_model"], "for", answer["routing"]["cost_usd"], "dollars"
+    )
 
-    answer = json.load(post("/v1/route", {**ask, "goal": "quality"}, key=str(uuid.uuid4())))
-    print(answer["output"])
-    print("by", answer["routing"]["selected_model"], "for", answer["routing"]["cost_usd"], "dollars")
-
-    for name, data in events(post("/v1/route", {**ask, "stream": True})):
-        if name == "output.delta":
-            print(data["text"], end="", flush=True)
-        elif name == "route.fallback" and data["restart"]:
-            print("\n(from the start, by another model)")
-        elif name == "error":
-            raise SystemExit(data["error"]["message"])
+    for line in post({**ask, "stream": True}):
+        field, _, value = line.decode().rstrip("\r\n").partition(": ")
+        if field == "event":
+            event = value
+        elif field == "data" and event == "output.delta":
+            print(json.loads(value)["text"], end="", flush=True)
+        elif field == "data" and event == "route.fallback":
+            print("\n(from the start, by another model)" if json.loads(value)["restart"] else "", end="")
+        elif field == "data" and event == "error":
+            raise SystemExit(json.loads(value)["error"]["message"])
     print()
 
     try:
-        post("/v1/route", {**ask, "budget": {"maxCostUsd": 1e-9}})
-    except Refused as refused:
-        print(refused.error["code"], "-", refused.error["detail"]["suggestion"])
+        post({**ask, "budget": {"maxCostUsd": 1e-9}})
+    except RuntimeError as error:
+        print(error)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Refused as refused:
-        raise SystemExit(f"{refused.error['code']}: {refused}") from None
+    main()
