@@ -34,6 +34,8 @@ _PAGES = {
     "decision.md#reasons": "Reason",
     "decision.md#the-input": "DecisionInput TokenBounds Images WarmPrefix Requested",
     "errors.md#as-json": "ErrorEnvelope ErrorBody",
+    "#listedmodel": "Models",
+    "#parts-of-a-message": "TextPart ImagePart AudioPart FilePart",
     "../how-to/prices.md": "Pricing PriceTier ServicePrice",
     "policy-file.md#policies": "Policy",
     "policy-file.md#weights": "PolicyWeights",
@@ -219,7 +221,20 @@ def _headers(headers: Any) -> str:
 def _shapes(schemas: dict[str, Schema]) -> str:
     inner = _inner(schemas)
     shown = [name for name, each in schemas.items() if name not in _ELSEWHERE and not _is_event(each)]
-    return "\n".join(_shape(name, schemas[name], inner) for name in shown if name not in inner and not _is_data(name))
+    tables = [_shape(name, schemas[name], inner) for name in shown if name not in inner and not _is_data(name)]
+    return "\n".join([tables[0], _parts_of_a_message(schemas, inner), *tables[1:]])
+
+
+def _parts_of_a_message(schemas: dict[str, Schema], inner: dict[str, Schema]) -> str:
+    rows = [
+        (_type(part["properties"]["type"]), *row)
+        for name in _PAGES["#parts-of-a-message"].split()
+        for part in [schemas[name]]
+        for row in _fields(part, inner, "")
+        if row[0] not in ("`type`", "`cache_control`")
+    ]
+    said = "A part also has its `type`, and optionally a [`cache_control`](#cachecontrol).\n"
+    return f"### Parts of a message\n\n{said}\n{table(('type', 'field', 'is', 'meaning'), rows)}"
 
 
 def _inner(schemas: dict[str, Schema]) -> dict[str, Schema]:
