@@ -1,7 +1,7 @@
 """Hooks of MkDocs: the order of the pages, links that lead out of this folder, and ``llms.txt``.
 
-``README.md`` is the one list of pages, in reading order. Files of the repository that a page links to become pages of
-the site, since its readers have no clone.
+``README.md`` is the one list of pages, in reading order. Links to the source lead to the repository, and those of the
+front page to pages of the site.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from mkdocs.structure.pages import Page
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
+REPOSITORY = "https://github.com/routewright/routewright"
+"""Not MkDocs' ``repo_url``: for that, the theme asks the host for stars on every page."""
 MOVED = {
     ROOT / "README.md": "index.md",
     DOCS / "README.md": "contents.md",
@@ -25,12 +27,13 @@ MOVED = {
 """Pages whose place on the site is another than in the repository."""
 
 _BLOCK = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
-_LINK = re.compile(r"\]\((?!\w+:|#)(?P<path>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
+_LINK = re.compile(r"(\]\(|^\[[^\]\n]+\]: )(?!#)(?P<path>[^)#\s]+)(?P<anchor>#[^)\s]*)?", re.MULTILINE)
+_HERE = re.compile(
+    rf"(?:{REPOSITORY}/(?:blob|tree)/main|{REPOSITORY.replace('//github', '//raw.githubusercontent')}/main)/(.+)"
+)
 _START = re.compile(r"### (?P<heading>.+)|- (?P<item>[^\[:]+):|(?P<end>## |- )")
 _DECLARATION = re.compile(r"(?<!`)(`+)(?!`)((?:(?!\1)[^\n])*<!(?:(?!\1)[^\n])*)\1(?!`)")
 """Code with ``<!``, which Python-Markdown takes for a declaration of HTML, and fails."""
-_HIDDEN = "---\nsearch:\n  exclude: true\n---\n"
-_LANGUAGES = {".py": "python", ".yaml": "yaml", ".sql": "sql", ".toml": "toml"}
 
 _parts: list[Section | Page] = []
 """The navigation, for ``llms.txt``."""
@@ -71,35 +74,35 @@ def navigation(index: str) -> list[str | dict[str, list[str]]]:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages from elsewhere, and the files of the source that any page links to."""
+    """Add the pages from elsewhere."""
     files.remove(files.src_uris["README.md"])
     for source, uri in MOVED.items():
         files.append(File.generated(config, uri, content=source.read_text("utf-8")))
-    linked = {
-        target
-        for file in files.documentation_pages()
-        for link in _LINK.finditer(_BLOCK.sub("", file.content_string))
-        if _is_source(target := _target(file, link["path"]))
-    }
-    for folder in [target for target in linked if target.is_dir()]:
-        linked |= {path for path in folder.rglob("*.*") if path.is_file() and "__pycache__" not in path.parts}
-    for target in linked:
-        files.append(File.generated(config, _uri(target), content=_source_page(target)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point links at where their targets stand on the site."""
+    """Point links at where their targets stand on the site, or in the repository."""
+    source = next((path for path, uri in MOVED.items() if uri == page.file.src_uri), DOCS / page.file.src_uri)
 
     def moved(link: re.Match[str]) -> str:
-        uri = _uri(_target(page.file, link["path"]))
-        return f"]({relpath(uri, Path(page.file.src_uri).parent)}{link['anchor'] or ''})"
+        here = _HERE.match(link["path"])
+        if here is None and re.match(r"\w+:", link["path"]):
+            return link[0]
+        target = ROOT / here[1] if here else (source.parent / link["path"]).resolve()
+        return f"{link[1]}{_address(target, page.file.src_uri)}{link['anchor'] or ''}"
 
-    if page.file.src_uri.startswith("source/"):
-        return markdown
     parts = _BLOCK.split(markdown)
     parts[::2] = [_DECLARATION.sub(_as_html, _LINK.sub(moved, text)) for text in parts[::2]]
     return "".join(parts)
+
+
+def _address(target: Path, page: str) -> str:
+    """Where a page finds a file of the repository; one that does not exist is left for MkDocs to complain about."""
+    uri = MOVED.get(target, relpath(target, DOCS))
+    if target.exists() and uri.startswith(".."):
+        return f"{REPOSITORY}/{'tree' if target.is_dir() else 'blob'}/main/{target.relative_to(ROOT)}"
+    return relpath(uri, Path(page).parent)
 
 
 def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
@@ -125,33 +128,6 @@ def _as_html(code: re.Match[str]) -> str:
     """Code as HTML of which Markdown reads nothing."""
     text = code[2].strip().replace(r"\|", "|")
     return f"<code>{''.join(c if c.isalnum() or c == ' ' else f'&#{ord(c)};' for c in text)}</code>"
-
-
-def _target(file: File, path: str) -> Path:
-    """The file in the repository that a link on a page leads to."""
-    page = next((source for source, uri in MOVED.items() if uri == file.src_uri), DOCS / file.src_uri)
-    return (page.parent / path).resolve()
-
-
-def _is_source(target: Path) -> bool:
-    return target.exists() and target not in MOVED and DOCS not in target.parents
-
-
-def _uri(target: Path) -> str:
-    """Where a file of the repository stands on the site, as the path of its Markdown."""
-    if target in MOVED:
-        return MOVED[target]
-    return f"source/{target.relative_to(ROOT)}.md" if _is_source(target) else relpath(target, DOCS)
-
-
-def _source_page(target: Path) -> str:
-    """A page that shows a file, or lists a folder."""
-    title = f"{_HIDDEN}\n# `{target.relative_to(ROOT)}`\n\n"
-    if target.is_dir():
-        names = sorted(str(path.relative_to(target)) for path in target.rglob("*.*") if path.suffix != ".pyc")
-        return title + "\n".join(f"- [`{name}`]({target.name}/{name}.md)" for name in names)
-    fence = "`" * 8
-    return f"{title}{fence}{_LANGUAGES.get(target.suffix, 'text')}\n{target.read_text('utf-8')}{fence}\n"
 
 
 def _summary(markdown: str) -> str:
