@@ -36,6 +36,7 @@ from routewright import (
     SqliteStorage,
     Trace,
     ValidationFailed,
+    wire,
 )
 from routewright._core.accounts.keys import new_key
 from routewright._core.request.read import decode_request
@@ -47,24 +48,6 @@ from routewright.testing import SCENARIOS, FakeClock, Pause, Scenario, ScriptedP
 from routewright.testing.faulty import Drip, Play, Repeat, Step
 from routewright.testing.faulty.scenarios import good
 from routewright.testing.provider import Line, Script
-from routewright.wire import (
-    AllAccounts,
-    Chunk,
-    Delta,
-    Finish,
-    Incidents,
-    KeyByDigest,
-    Keys,
-    NewKey,
-    OutputDelta,
-    RouteCompleted,
-    Stage,
-    Stands,
-    ToolCallDelta,
-    ToolDelta,
-    UpstreamCall,
-    Usage,
-)
 
 from .console_storage import Watched, bearer, holds
 from .engine.chaos_matrix import BEFORE, GOOD, HEAVY, MODELS, NAMES, SPARE, Case, Pair, Position, Way
@@ -93,13 +76,13 @@ REQUEST: list[dict[str, Any]] = [
 ]
 ABLE = [replace(model, modalities=("text", "image", "tool"), structured_output=True) for model in MODELS]
 ANSWER: list[Line] = [
-    Delta(f"{SAID} it is"),
-    ToolDelta(0, f'{{"{CALLED}', "c2", "look"),
-    ToolDelta(0, '": 1}'),
-    Usage(90, 9),
-    Finish("tool_calls"),
+    wire.Delta(f"{SAID} it is"),
+    wire.ToolDelta(0, f'{{"{CALLED}', "c2", "look"),
+    wire.ToolDelta(0, '": 1}'),
+    wire.Usage(90, 9),
+    wire.Finish("tool_calls"),
 ]
-HALF: list[Line] = [*ANSWER[:2], Usage(90, 3)]
+HALF: list[Line] = [*ANSWER[:2], wire.Usage(90, 3)]
 
 
 @pytest.fixture
@@ -203,7 +186,7 @@ async def plain(router: Router, watch: Watch, **options: Any) -> None:
 async def events(router: Router, watch: Watch, **options: Any) -> None:
     async with router.stream(REQUEST, goal="quality", **options) as stream:
         async for event in stream:
-            speaks = isinstance(event, OutputDelta | ToolCallDelta | RouteCompleted)
+            speaks = isinstance(event, wire.OutputDelta | wire.ToolCallDelta | wire.RouteCompleted)
             watch.look_at("an event", event, PROMPTS if speaks else None)
             watch.look_at("the stream", stream)
     look_at_answer(watch, router, stream.result)
@@ -241,7 +224,7 @@ async def hosted(router: Router, watch: Watch, **options: Any) -> None:
     look_at_answer(watch, router, steps.result)
 
 
-def chunks_of(lines: Any) -> Iterator[Chunk]:
+def chunks_of(lines: Any) -> Iterator[wire.Chunk]:
     for line in lines:
         if isinstance(line, ProviderFault):
             raise line
@@ -417,7 +400,7 @@ async def test_a_refusal_shows_nothing(ask: Ask, options: Any, kind: type[Router
 
 # --- guardrails
 
-STAGES: tuple[Stage, Stage] = ("input", "output")
+STAGES: tuple[wire.Stage, wire.Stage] = ("input", "output")
 
 
 def as_any(value: Any) -> Any:
@@ -444,11 +427,11 @@ class Judge:
     name = "judge"
     holds = None
 
-    def __init__(self, say: Callable[[str], Any], stage: Stage) -> None:
+    def __init__(self, say: Callable[[str], Any], stage: wire.Stage) -> None:
         self.stages = (stage,)
         self._say = say
 
-    def check(self, text: str, stage: Stage) -> Any:
+    def check(self, text: str, stage: wire.Stage) -> Any:
         return self._say(text)
 
 
@@ -491,7 +474,7 @@ async def test_text_of_a_custom_part_stays_in_its_own_error(ask: Ask, router: An
     await scene.leave()
 
 
-def junk(call: UpstreamCall) -> Any:
+def junk(call: wire.UpstreamCall) -> Any:
     raise ValueError(repr(call))
 
 
@@ -505,9 +488,9 @@ class Weird(ProviderFault):
 INVALID: list[Any] = [
     SAID.encode(),
     {SAID: SAID},
-    Delta([SAID]),  # type: ignore[arg-type]
-    Delta(SAID + "\ud800"),
-    Finish(SAID * 100),
+    wire.Delta([SAID]),  # type: ignore[arg-type]
+    wire.Delta(SAID + "\ud800"),
+    wire.Finish(SAID * 100),
     Weird("server", SAID),
     ProviderFault("server", body=SAID),
 ]
@@ -615,19 +598,6 @@ def test_an_invalid_body_is_reported_without_its_text(watch: Watch) -> None:
 
 
 # --- in earnest: a real clock, threads, a file
-
-
-async def test_a_real_router_leaves_no_text_in_files_or_logs(watch: Watch, tmp_path: Path) -> None:
-    router = Router.sandbox(lambda call: f"{SAID} it is", storage=SqliteStorage(tmp_path / "traces.db"))
-    hear(router, watch)
-    async with router:
-        await plain(router, watch)
-        await text(router, watch)
-        await router.flush()
-        watch.look_at_files(tmp_path)
-        assert (tmp_path / "traces.db-wal").stat().st_size > 0
-        await look_at_traces(router, watch)
-    watch.look_at_files(tmp_path)
 
 
 # --- keys and secrets
@@ -803,7 +773,7 @@ async def test_a_new_key_is_neither_encoded_nor_copied(console: Console) -> None
             encode(new)
     for each in (json.dumps({"key": new.secret}), f"{new.secret}{new}", repr(copy.deepcopy(new))):
         assert text not in each
-    copied: NewKey = pickle.loads(pickle.dumps(new))
+    copied: wire.NewKey = pickle.loads(pickle.dumps(new))
     assert copied.secret.reveal() == "***"
     assert copied.key == new.key
 
@@ -812,11 +782,13 @@ async def test_no_key_reaches_the_storage(console: Console, watched: Watched, gu
     new = await console.create_key("acme", name="x")
     assert await holds(console, new)
     guard.words = [*guard.words, new.secret.reveal(), new.secret.reveal()[12:24]]
-    for account, query in (("acme", Keys()), ("_system", AllAccounts()), ("_system", Incidents())):
+    for account, query in (("acme", wire.Keys()), ("_system", wire.AllAccounts()), ("_system", wire.Incidents())):
         guard.look_at("what is stored", await watched.kept.read(account, query))
-    found = await watched.kept.read("_system", KeyByDigest((new.key.digest,)))
+    found = await watched.kept.read("_system", wire.KeyByDigest((new.key.digest,)))
     guard.look_at("what is stored", found)
-    guard.look_at("what is stored", await watched.kept.read("acme", Stands("2026-11-22T00:00:00.000Z", new.key.id)))
+    guard.look_at(
+        "what is stored", await watched.kept.read("acme", wire.Stands("2026-11-22T00:00:00.000Z", new.key.id))
+    )
 
 
 # --- the watch itself

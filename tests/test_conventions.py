@@ -27,24 +27,11 @@ from routewright import (
     RouterError,
     Tool,
     ValidationFailed,
+    wire,
 )
 from routewright.errors import StorageFull, StorageUnavailable, UpstreamFailed
 from routewright.testing import ScriptedProvider, assert_trace
 from routewright.tools import FunctionTool
-from routewright.wire import (
-    Budget,
-    BudgetDict,
-    CacheOpts,
-    CacheOptsDict,
-    Fallback,
-    FallbackDict,
-    FunctionSpec,
-    Params,
-    ParamsDict,
-    ReasoningBudget,
-    ReasoningBudgetDict,
-    error_envelope,
-)
 from tests.tables import table
 
 ONE = Model(id="test/one", quality=0.9, modalities=("text", "tool"))
@@ -79,7 +66,7 @@ def test_the_body_of_an_error_is_what_http_answers_and_names_no_upstream() -> No
             "detail": {},
         }
     }
-    assert error_envelope(error).to_dict() == error.body
+    assert wire.error_envelope(error).to_dict() == error.body
 
 
 @pytest.mark.parametrize("kind", [StorageUnavailable, StorageFull])
@@ -117,15 +104,6 @@ def test_nothing_is_printed_by_a_program_that_has_not_set_up_logging() -> None:
     assert (done.stdout, done.stderr) == ("", "")
 
 
-def test_the_command_prints_warnings() -> None:
-    code = (
-        "import logging; from routewright.cli import main; main(['models', '--json']); "
-        "logging.getLogger('routewright.router').warning('seen')"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "seen\n" in done.stderr
-
-
 # --- repr
 
 
@@ -145,14 +123,6 @@ def test_a_router_names_its_providers_and_models_and_no_key(monkeypatch: pytest.
     assert "CANARY" not in shown
 
 
-def test_a_router_of_few_models_names_them_all() -> None:
-    router = Router(providers=[ScriptedProvider([], models=[ONE]), ScriptedProvider([], models=[TWO])])
-    router.models()
-    assert repr(router) == "<Router with test, spare, 2 models: test/one, spare/two>"
-    router.blocking.close()
-    assert repr(router) == "<Router with test, spare>"
-
-
 # --- functions as tools
 
 
@@ -165,7 +135,7 @@ def weather(city: str, days: int = 1) -> str:
     raise AssertionError("the caller runs it")
 
 
-SPEC = FunctionSpec(
+SPEC = wire.FunctionSpec(
     "weather",
     "The weather forecast for a city.",
     {
@@ -288,11 +258,11 @@ def test_a_function_where_no_function_goes_is_told_where_it_goes(asked: Any, opt
 @table(
     ("shape", "written"),
     [
-        (Budget, BudgetDict),
-        (Fallback, FallbackDict),
-        (CacheOpts, CacheOptsDict),
-        (Params, ParamsDict),
-        (ReasoningBudget, ReasoningBudgetDict),
+        (wire.Budget, wire.BudgetDict),
+        (wire.Fallback, wire.FallbackDict),
+        (wire.CacheOpts, wire.CacheOptsDict),
+        (wire.Params, wire.ParamsDict),
+        (wire.ReasoningBudget, wire.ReasoningBudgetDict),
     ],
 )
 def test_a_dict_of_options_has_the_keys_of_its_struct(shape: Any, written: Any) -> None:

@@ -24,7 +24,6 @@ LARGE = Model(id="mine/large", quality=0.9, pricing_per_1m=Pricing(2.0, 8.0), co
 SMALL = Model(id="mine/small", quality=0.7, pricing_per_1m=Pricing(0.2, 0.8), context_window=100_000)
 DESK = Policy(name="desk", goal="quality")
 CHEAP = Policy(name="desk", strategy="cost-optimized")
-NAME = "<img src=x onerror=alert(1)> a/b \u202e"
 
 
 @pytest.fixture
@@ -255,9 +254,6 @@ def test_two_people_edit_one_draft(
     expect(bob.get_by_role("button", name="Save the draft")).to_be_visible()
 
     policies.publish("desk")
-    with problems.expect("policies.draft: 412"):
-        write(bob, mine)
-        expect(bob.get_by_text("It was published or discarded after you began.")).to_be_visible()
     with problems.expect("policies.publish: 412"):
         ada.goto("#/policies/desk")  # read before the publication
         confirm(ada, "Publish")

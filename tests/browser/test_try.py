@@ -147,17 +147,3 @@ def test_a_stream_fails_and_another_is_stopped(open_ui: OpenUi) -> None:
     expect(page.get_by_role("heading", level=1)).to_contain_text("tr_")
     assert stops
     assert [trace.status for trace in router.blocking.traces.query().data] == ["cancelled", "failed"]
-
-
-def test_a_reader_is_told_why_nothing_can_be_sent(open_ui: OpenUi) -> None:
-    page = open_ui(Router.sandbox(), at="try", writes=False)
-    expect(page.get_by_text("keys create _system --name you --scope console:write")).to_be_visible()
-    expect(page.get_by_role("main").get_by_role("button")).to_have_count(0)
-    for view, words in (
-        ("policies", "To write one: routewright policies draft FILE. Policies of"),
-        ("accounts", "To create one, run routewright accounts create acme --plan pro. Calls"),
-        ("webhooks", "No endpoints."),
-    ):
-        page.goto(f"#/{view}")
-        expect(page.locator(".empty").first).to_contain_text(words)
-        expect(page.locator(".empty").first).not_to_contain_text(re.compile("here|Create one"))

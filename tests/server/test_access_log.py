@@ -157,3 +157,9 @@ def test_a_refused_connection_is_a_line_with_the_same_fields(lines: Lines) -> No
 async def test_an_address_from_a_proxy_is_cut_to_the_longest_valid_one(lines: Lines) -> None:
     await ask(logged(client=True).app, "/v1/models", client=("a" * 20_000, 1))
     assert lines.last["client"] == "a" * LONGEST_ADDRESS
+
+
+async def test_no_line_is_built_if_the_logger_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AccessLog, "_write", lambda self, told, client: pytest.fail("somebody made a line"))
+    monkeypatch.setattr(logging.getLogger("routewright.access"), "level", logging.WARNING)
+    assert (await ask(logged().app, "/v1/models")).status == 401

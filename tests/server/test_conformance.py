@@ -381,12 +381,6 @@ def test_4_1_a_stream_consists_of_events(place: Place) -> None:
     assert all(len(lines) == 3 and lines[2].startswith("data: {") for lines in events)
 
 
-def test_4_1_a_replayed_stream_is_a_stream(place: Place) -> None:
-    texts = [place.live.post("/v1/route", json=ask(stream=True), headers={"Idempotency-Key": "k3"}).text for _ in "12"]
-    ends = [text.strip().split("\n\n")[-1].split("data: ")[1] for text in texts]
-    assert ends[0] == ends[1]
-
-
 # 4.2, 4.6, 4.7
 
 
@@ -566,9 +560,3 @@ def test_8_decide_and_count_tokens_count_as_requests(place: Place, path: str) ->
     answers = [httpx2.post(f"{place.url}{path}", headers=bearer(key), json=body) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [200, 200, 429]
     assert answers[0].headers["x-ratelimit-remaining"] == "1"
-
-
-@pytest.mark.parametrize("row", ["422 budget", "502", "403 provider"])
-def test_8_failures_that_count_have_the_headers(place: Place, row: str) -> None:
-    answer = place.live.post("/v1/route", json=STATUSES[row].request)
-    assert answer.headers["x-ratelimit-limit"] == "3000"

@@ -126,3 +126,9 @@ def test_every_header_of_ours_is_exposed() -> None:
     ours = set(re.findall(r'"(X-(?:Routewright|RateLimit|Request)-[A-Za-z-]*[a-z])"', text))
     assert len(ours) > 8
     assert ours <= {*EXPOSED.split(", ")}
+
+
+def test_a_string_is_not_a_list_of_origins() -> None:
+    wrong: Any = PAGE
+    with pytest.raises(ValidationFailed, match=r"cors_origins: is 'https://app\.example\.com'; give a list"):
+        create_app(Router.sandbox(), cors_origins=wrong)

@@ -124,6 +124,20 @@ async def test_a_stream_cut_off_by_shutdown_is_not_charged(key: str | None, stay
     assert [trace.charged_usd > 0 for trace in (await house.router.traces.query()).data] == [True, False]
 
 
+async def test_a_plain_call_cut_off_by_shutdown_gets_an_error() -> None:
+    house, client = House(), client_of()
+
+    async def end() -> None:
+        await house.clock.sleep(5.0)
+        life.cancel()
+
+    with anyio.CancelScope() as life:
+        async with anyio.create_task_group() as group:
+            group.start_soon(end)
+            await house.serve(client)
+    assert (client.status, b"the server was stopped" in client.body) == (500, True)
+
+
 async def test_a_client_that_returns_joins_the_call() -> None:
     house = House()
     first, again = (client_of(stream=True, idempotency_key="k") for _ in "12")

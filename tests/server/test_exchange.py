@@ -205,3 +205,16 @@ async def test_traces_are_written_at_shutdown() -> None:
 async def test_invalid_limits_are_refused(limits: Any) -> None:
     with pytest.raises(ValidationFailed, match="HttpLimits"):
         HttpLimits(**limits)
+
+
+async def test_an_address_of_one_environment_refuses_callers_of_the_other() -> None:
+    app = create_app(
+        Router(providers=[]), authenticate=lambda _: Caller(environment="sandbox"), environment="production"
+    )
+    client = await ask(app, scope_of("GET", "/v1/models"))
+    assert (client.status, client.json["error"]["code"]) == (401, "authentication_failed")
+
+
+async def test_an_idempotency_key_is_utf_8() -> None:
+    client = await ask(app_of(), scope_of(headers={"idempotency-key": "\xff"}), BODY)
+    assert (client.status, client.json["error"]["detail"]["problems"][0]["problem"]) == (400, "is not UTF-8")

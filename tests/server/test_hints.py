@@ -347,11 +347,4 @@ async def test_a_seed_that_a_float_would_round_is_refused(seed: int, router: Rou
         assert "e+15" not in told.json["error"]["message"]
 
 
-def test_the_largest_seed_is_exact(router: Router) -> None:
-    body = json.dumps({"messages": [HI], "params": {"seed": 2**53 - 1}}).encode()
-    made = router.prepare(body).request.params
-    assert made is not None
-    assert made.seed == 2**53 - 1
-
-
 # Small truths.

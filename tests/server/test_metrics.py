@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
-from routewright import Caller, ProviderFault, Router, Settings, Trace
+from routewright import Caller, DenyList, ProviderFault, Router, Settings, Trace
 from routewright.backends.storage.memory import MemoryStorage
 from routewright.errors import UpstreamFailed
 from routewright.server import create_app
@@ -269,3 +269,11 @@ if not is_child:
     assert of(figures, "http_requests_total", endpoint="none", method="GET", status="404") == 3
     assert of(figures, "refusals_total", code="not_found") == 3
     assert len({file.stem.rpartition("_")[2] for file in tmp_path.glob("gauge_live*.db")}) == 1, "its state does not"
+
+
+def test_guardrail_hits_are_counted() -> None:
+    router = Router.sandbox(guardrails=[DenyList(["Hello"], action="redact")])
+    metrics = Metrics(router)
+    router.blocking.route("Hello Hello")
+    router.blocking.flush()
+    assert of(told(metrics), "guardrail_hits_total", stage="input", action="redact") == 2

@@ -20,7 +20,7 @@ from tests.tables import table
 
 from .asgi_client import Client, scope_of
 from .test_disconnect import House
-from .uvicorn_server import HELLO, Site, bearer, served
+from .uvicorn_server import HELLO, served
 
 USERS = {"ann": Caller("acme", key_id="session-1"), "bob": Caller("other")}
 
@@ -74,14 +74,6 @@ async def test_middleware_gets_an_answer_after_a_disconnect(pieces: int) -> None
     client.leave()
     await BaseHTTPMiddleware(House().app, see)(scope_of(), client.receive, client.send)
     assert seen == [499]
-
-
-def test_without_a_lifespan_traces_are_kept() -> None:
-    site = Site()
-    with served(site.app, lifespan="off") as url:
-        test_key = site.key(environment="sandbox")
-        trace_id = httpx2.post(f"{url}/v1/route", headers=bearer(test_key), json=HELLO).json()["trace_id"]
-        assert httpx2.get(f"{url}/v1/traces/{trace_id}", headers=bearer(test_key)).status_code == 200
 
 
 @table("path", ["/v1/route", "/openai/v1/chat/completions"])

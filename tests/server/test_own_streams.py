@@ -206,15 +206,6 @@ async def test_a_client_that_leaves_ends_the_call(framework: str) -> None:
         assert trace.charged_usd == trace.cost_usd > 0
 
 
-async def test_a_stream_may_be_started_before_it_is_a_response() -> None:
-    async with House() as house:
-        client = Browser(house)
-        stream = house.router.stream("fine")
-        await stream.start()
-        await sse_response(stream)(scope_of(), client.receive, client.send)
-        assert client.body.count(b"event: ") == 4
-
-
 async def test_an_agents_steps_are_a_response() -> None:
     async with House() as house:
         agent = Agent(house.router)

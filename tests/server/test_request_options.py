@@ -8,35 +8,20 @@ from typing import Any
 
 import pytest
 
-from routewright import Caller, Catalogue, Model, Pricing, Router
+from routewright import Caller, Catalogue, Model, Pricing, Router, wire
 from routewright.server import create_app
 from routewright.server.anthropic import MessageCall, MessageFrames, message_of
 from routewright.server.openai import ChatCall, ChunkFrames, completion_of
 from routewright.server.vendor_call import CallFrames
 from routewright.server.vendor_requests import Directory
 from routewright.testing import FakeClock, ScriptedProvider
-from routewright.wire import (
-    Delta,
-    Finish,
-    OutputData,
-    OutputDelta,
-    PriceChange,
-    Reasoning,
-    ReasoningData,
-    ReasoningDelta,
-    RouteCompleted,
-    ToolCall,
-    ToolCallData,
-    ToolCallDelta,
-    Usage,
-)
 from tests.tables import table
 
 from .asgi_client import ask, scope_of
 from .openai.test_responses import CALLS, THOUGHT, answer
 
 HI = {"role": "user", "content": "Hi"}
-CLAUDES = Reasoning(
+CLAUDES = wire.Reasoning(
     "anthropic",
     [{"type": "thinking", "thinking": "Hm.", "signature": "s"}, {"type": "redacted_thinking", "data": "x"}],
     "Hm.",
@@ -54,36 +39,6 @@ CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messag
 APP = create_app(Router.sandbox(), authenticate=lambda scope: Caller())
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        (
-            CHAT,
-            {"messages": [HI], "reasoning_effort": "low", "service_tier": "flex", "verbosity": "low", "user": "ann"},
-        ),
-        (
-            RESPONSES,
-            {
-                "input": "Hi",
-                "reasoning": {"effort": "low"},
-                "service_tier": "flex",
-                "text": {"verbosity": "low"},
-                "user": "ann",
-            },
-        ),
-    ],
-)
-async def test_openais_parameters_reach_the_provider(path: str, body: dict[str, Any]) -> None:
-    provider = ScriptedProvider(["Hello."], models=[THINKS])
-    app = create_app(Router(providers=[provider]), authenticate=lambda scope: Caller())
-    told = await ask(app, scope_of(path=path), {"model": "thinks", **body})
-    assert told.status == 200, told.body
-    (call,) = provider.calls
-    params = call.params
-    assert (params.reasoning, params.service_tier, params.verbosity) == ("low", "flex", "low")
-    assert params.extra == {"openai": {"user": "ann"}}
 
 
 async def test_parameters_that_reach_no_model_are_listed_as_ignored() -> None:
@@ -135,10 +90,10 @@ async def test_parameters_that_reach_no_model_are_listed_as_ignored() -> None:
 async def test_reasoning_and_cache_write_tokens_are_in_every_usage(
     path: str, body: dict[str, Any], usage: dict[str, Any]
 ) -> None:
-    said: list[Delta | Usage | Finish] = [
-        Delta("Hi"),
-        Usage(100, 20, cached=10, reasoning=8, written=30),
-        Finish("stop"),
+    said: list[wire.Delta | wire.Usage | wire.Finish] = [
+        wire.Delta("Hi"),
+        wire.Usage(100, 20, cached=10, reasoning=8, written=30),
+        wire.Finish("stop"),
     ]
     app = create_app(Router(providers=[ScriptedProvider([said], models=[THINKS])]), authenticate=lambda scope: Caller())
     told = await ask(app, scope_of(path=path), {"model": "openai/thinks", **body})
@@ -179,7 +134,7 @@ async def test_models_are_listed_in_each_vendors_format() -> None:
 
 async def test_the_mark_of_an_exact_price_is_not_listed() -> None:
     tiny = Pricing(1e-06, 1e-06, exact=True)
-    model = Model(id="a/tiny", pricing_per_1m=tiny, price_changes=(PriceChange("2999-01-01", tiny),))
+    model = Model(id="a/tiny", pricing_per_1m=tiny, price_changes=(wire.PriceChange("2999-01-01", tiny),))
     app = create_app(Router.sandbox(catalogue=Catalogue([model])), authenticate=lambda scope: Caller())
     (row,) = (await ask(app, scope_of("GET", path="/v1/models"))).json["models"]
     prices = [row["pricing_per_1m"], row["price_changes"][0]["pricing_per_1m"]]
@@ -225,16 +180,16 @@ def begun() -> tuple[Any, Any]:
     return SimpleNamespace(request_id="req_1", clock=FakeClock()), SimpleNamespace(expect_text=lambda: None)
 
 
-def thought(reasoning: Reasoning) -> ReasoningDelta:
-    return ReasoningDelta(1, ReasoningData(reasoning.text or "", reasoning.items, reasoning.provider, 1))
+def thought(reasoning: wire.Reasoning) -> wire.ReasoningDelta:
+    return wire.ReasoningDelta(1, wire.ReasoningData(reasoning.text or "", reasoning.items, reasoning.provider, 1))
 
 
 def test_chunks_have_reasoning_before_the_answer() -> None:
     exchange, stream = begun()
     prepared: Any = SimpleNamespace(stream=lambda: stream)
     frames = ChunkFrames(exchange, prepared, ChatCall())
-    word = OutputDelta(1, OutputData("Hi", 1))
-    chunks = events_of(frames, thought(THOUGHT), word, thought(THOUGHT), word, RouteCompleted(1, answer()))
+    word = wire.OutputDelta(1, wire.OutputData("Hi", 1))
+    chunks = events_of(frames, thought(THOUGHT), word, thought(THOUGHT), word, wire.RouteCompleted(1, answer()))
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
     assert [delta.get("reasoning_content") for delta in deltas] == [None, "Hm.", None, "Hm.", None, None]
     assert [each["index"] for delta in deltas for each in delta.get("reasoning_details", ())] == [0, 1]
@@ -250,8 +205,10 @@ def messages(*events: Any, reads: bool = True) -> list[Any]:
 
 
 def test_thinking_streams_as_anthropic_sends_it() -> None:
-    piece = ToolCallDelta(1, ToolCallData(0, "c", "f", "{}", 1))
-    told = messages(thought(CLAUDES), piece, RouteCompleted(1, answer(output="", reasoning=CLAUDES, tool_calls=CALLS)))
+    piece = wire.ToolCallDelta(1, wire.ToolCallData(0, "c", "f", "{}", 1))
+    told = messages(
+        thought(CLAUDES), piece, wire.RouteCompleted(1, answer(output="", reasoning=CLAUDES, tool_calls=CALLS))
+    )
     assert [(event["type"], event.get("index")) for event in told] == [
         ("message_start", None),
         ("content_block_start", 0),
@@ -276,7 +233,7 @@ def test_thinking_streams_as_anthropic_sends_it() -> None:
 
 
 def test_messages_without_thinking_show_no_reasoning() -> None:
-    told = messages(thought(CLAUDES), RouteCompleted(1, answer(reasoning=CLAUDES)), reads=False)
+    told = messages(thought(CLAUDES), wire.RouteCompleted(1, answer(reasoning=CLAUDES)), reads=False)
     assert [event["type"] for event in told] == ["message_start", "message_delta", "message_stop"]
     assert [each["type"] for each in message_of(answer(reasoning=CLAUDES))["content"]] == ["text"]
     shown = message_of(answer(reasoning=CLAUDES), shows_thought=True)["content"]
@@ -286,8 +243,8 @@ def test_messages_without_thinking_show_no_reasoning() -> None:
 def test_reasoning_between_texts_and_calls_keeps_its_place() -> None:
     thoughts: list[dict[str, Any]] = [{"type": "thinking", "thinking": text, "signature": text} for text in "abc"]
     items = [thoughts[0], thoughts[1] | {"at": [3, 0]}, thoughts[2] | {"at": [3, 1]}]
-    calls = [*CALLS, ToolCall("call_2", CALLS[0].function)]
-    whole = answer(output="Wait.", tool_calls=calls, reasoning=Reasoning("anthropic", items))
+    calls = [*CALLS, wire.ToolCall("call_2", CALLS[0].function)]
+    whole = answer(output="Wait.", tool_calls=calls, reasoning=wire.Reasoning("anthropic", items))
     content = message_of(whole, shows_thought=True)["content"]
     kinds = ["thinking", "text", "thinking", "tool_use", "thinking", "text", "tool_use"]
     assert [block["type"] for block in content] == kinds
@@ -295,7 +252,7 @@ def test_reasoning_between_texts_and_calls_keeps_its_place() -> None:
     reading = MessageCall(Directory({}, list))
     body = {"model": "auto", "max_tokens": 9, "messages": [HI, {"role": "assistant", "content": content}]}
     turn = reading.decode(json.dumps(body).encode()).messages[1]
-    assert turn.reasoning == Reasoning("anthropic", items)
+    assert turn.reasoning == wire.Reasoning("anthropic", items)
     assert reading.ignored == set()
 
 

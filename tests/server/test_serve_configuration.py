@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -277,17 +276,6 @@ def test_policies_and_catalogue_are_checked_before_the_start(refused: Refused) -
     assert "none.toml: cannot be read" in refused("--catalogue", "none.toml")
 
 
-def test_a_missing_extra_is_named(refused: Refused, monkeypatch: Patch) -> None:
-    find = importlib.util.find_spec
-
-    def without(name: str, package: str | None = None) -> object:
-        return None if name == "uvicorn" else find(name, package)
-
-    monkeypatch.setattr("routewright.cli.serve.find_spec", without)
-    said = refused()
-    assert said == "'routewright serve' needs uvicorn, which is not installed; run: pip install 'routewright[server]'"
-
-
 async def test_two_first_starts_at_once_create_one_account() -> None:
     plan, made = planned(environment="sandbox"), list[Setup]()
 
@@ -312,15 +300,6 @@ async def test_a_second_start_shows_no_keys() -> None:
     assert "first start" not in page
     assert "routewright keys create main" in page
     assert "can call no model yet" in page
-
-
-def test_the_page_of_a_database_has_a_command_to_paste_without_its_password(monkeypatch: Patch) -> None:
-    monkeypatch.setenv("ROUTEWRIGHT_SECRET", "0123456789abcdef" * 4)
-    page = started_page(planned(store=DATABASE), Setup({}), ())
-    assert "routewright keys create main --name NAME --store postgresql://app@db.example/routewright\n" in page
-    assert "The commands need the store's password: in PGPASSWORD, or in a file that PGPASSFILE names." in page
-    assert "CANARY" not in page
-    assert "PGPASSWORD" not in started_page(planned(), Setup({}), ())
 
 
 async def test_a_store_with_an_account_gets_no_other_and_the_page_names_it() -> None:

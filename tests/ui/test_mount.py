@@ -12,10 +12,10 @@ from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from routewright import Console, Router
+from routewright import Console
 from routewright.errors import AuthenticationFailed
 from routewright.testing import FakeClock
-from routewright.ui import Operator, Ui, create_ui
+from routewright.ui import Operator, Ui
 
 from .browser import HOST, Browser, operator_key, page
 
@@ -101,10 +101,3 @@ async def test_a_mount_point_cannot_add_to_the_cookie(console: Console, clock: F
     browser.scope = {"root_path": "/a; Domain=example.com"}
     _, _, headers = await browser.ask("POST", "/session", {"link": "t"})
     assert "; Path=/a%3B%20Domain%3Dexample.com/; " in headers["set-cookie"]
-
-
-async def test_the_page_reads_a_router_that_nobody_opened(clock: FakeClock) -> None:
-    browser = Browser(create_ui(Router.sandbox(), link_token="t"))
-    await browser.sign_in(link="t")
-    assert await browser.status("GET", "/api/router.models") == 200
-    assert await browser.status("GET", "/api/router.status") == 200

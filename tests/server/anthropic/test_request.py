@@ -7,23 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from routewright import Router
+from routewright import Router, wire
 from routewright._core.request.rules import complete_request
 from routewright.errors import ValidationFailed
 from routewright.server.anthropic import FAILED, MessageCall, blocks_of
 from routewright.server.fields import MOST_IGNORED
 from routewright.server.vendor_requests import Directory
-from routewright.wire import (
-    CacheControl,
-    FileData,
-    FilePart,
-    Message,
-    Params,
-    Reasoning,
-    ReasoningBudget,
-    RouteRequest,
-    TextPart,
-)
 from tests.tables import table
 
 from .clients import ASKED, PIXEL, WEATHER
@@ -32,22 +21,22 @@ ROUTER = Router.sandbox()
 KNOWN = Directory(ROUTER.model_names(), ROUTER.models, ROUTER.caller_extra)
 
 
-def reading_of(**fields: Any) -> tuple[RouteRequest, set[str]]:
+def reading_of(**fields: Any) -> tuple[wire.RouteRequest, set[str]]:
     reading = MessageCall(KNOWN)
     return reading.decode(msgspec.json.encode({**ASKED, **fields})), reading.ignored
 
 
-def request_of(**fields: Any) -> RouteRequest:
+def request_of(**fields: Any) -> wire.RouteRequest:
     return reading_of(**fields)[0]
 
 
-def params_of(**fields: Any) -> Params:
+def params_of(**fields: Any) -> wire.Params:
     params = request_of(**fields).params
     assert params is not None
     return params
 
 
-def turns_of(*turns: tuple[str, Any]) -> list[Message]:
+def turns_of(*turns: tuple[str, Any]) -> list[wire.Message]:
     return request_of(messages=[{"role": role, "content": content} for role, content in turns]).messages
 
 
@@ -66,7 +55,7 @@ def test_sampling_parameters_are_translated() -> None:
 
 def test_system_blocks_become_one_message_before_the_others() -> None:
     request, ignored = reading_of(system=[{"type": "text", "text": "A"}, {"type": "text", "text": "B", "new": 1}])
-    assert request.messages[0] == Message("system", "A\n\nB")
+    assert request.messages[0] == wire.Message("system", "A\n\nB")
     assert ignored == {"new"}
 
 
@@ -81,7 +70,7 @@ def test_a_system_message_among_the_turns_stays_there() -> None:
 def test_one_text_block_is_a_text_and_several_are_parts() -> None:
     one, two = ({"type": "text", "text": text} for text in "ab")
     assert turns_of(("user", [one]))[0].content == "a"
-    assert turns_of(("user", [one, two]))[0].content == [TextPart("a"), TextPart("b")]
+    assert turns_of(("user", [one, two]))[0].content == [wire.TextPart("a"), wire.TextPart("b")]
 
 
 def test_images_of_both_kinds_are_passed_on() -> None:
@@ -151,24 +140,24 @@ def test_reasoning_is_sent_back_to_its_own_provider() -> None:
         ]
     )
     assert [message.content for message in request.messages] == ["a", "b", "c"]
-    assert request.messages[1].reasoning == Reasoning("anthropic", thought)
+    assert request.messages[1].reasoning == wire.Reasoning("anthropic", thought)
     assert ignored == set()
 
 
 def test_packed_reasoning_of_another_vendor_is_unpacked() -> None:
-    texts, silent = Reasoning("google", [{"a": 1}], "Hm."), Reasoning("google", [{"b": 2}])
+    texts, silent = wire.Reasoning("google", [{"a": 1}], "Hm."), wire.Reasoning("google", [{"b": 2}])
     blocks = [*blocks_of(texts), *blocks_of(silent)]
     assert [block["type"] for block in blocks] == ["thinking", "redacted_thinking"]
     said = {"role": "assistant", "content": [*blocks, {"type": "text", "text": "Yes."}]}
     request = request_of(messages=[{"role": "user", "content": "a"}, said])
-    assert request.messages[1].reasoning == Reasoning("google", [{"a": 1}, {"b": 2}])
+    assert request.messages[1].reasoning == wire.Reasoning("google", [{"a": 1}, {"b": 2}])
 
 
 @table(
     ("fields", "reasoning"),
     [
         ({}, None),
-        ({"thinking": {"type": "enabled", "budget_tokens": 2048}}, ReasoningBudget(2048)),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2048}}, wire.ReasoningBudget(2048)),
         ({"thinking": {"type": "adaptive"}}, "high"),
         ({"thinking": {"type": "adaptive", "display": "summarized"}, "output_config": {"effort": "low"}}, "low"),
         ({"thinking": {"type": "disabled"}, "output_config": {"effort": "low"}}, "none"),
@@ -193,19 +182,19 @@ def test_cache_marks_stay_on_their_parts() -> None:
             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "Rain", **mark}]},
         ],
     )
-    short, long = CacheControl("ephemeral"), CacheControl("ephemeral", "1h")
+    short, long = wire.CacheControl("ephemeral"), wire.CacheControl("ephemeral", "1h")
     assert request.tools is not None
     assert request.tools[0].cache_control == short
     system, asked, _, result = request.messages
-    assert system.content == [TextPart("Be brief."), TextPart("Be kind.", long)]
-    assert asked.content == [TextPart("a", short)]
-    assert result.content == [TextPart("Rain", short)]
+    assert system.content == [wire.TextPart("Be brief."), wire.TextPart("Be kind.", long)]
+    assert asked.content == [wire.TextPart("a", short)]
+    assert result.content == [wire.TextPart("Rain", short)]
     assert ignored == set()
 
 
 def test_a_cache_mark_of_the_body_is_set_on_the_last_part() -> None:
     request = request_of(cache_control={"type": "ephemeral"}, system="Be brief.")
-    assert request.messages[-1].content == [TextPart("Hi", CacheControl("ephemeral"))]
+    assert request.messages[-1].content == [wire.TextPart("Hi", wire.CacheControl("ephemeral"))]
     assert request.messages[0].content == "Be brief."
 
 
@@ -219,9 +208,9 @@ def test_documents_are_files_or_text() -> None:
     request, ignored = reading_of(messages=[{"role": "user", "content": blocks}])
     assert ignored == set()
     assert request.messages[-1].content == [
-        FilePart(FileData("data:application/pdf;base64,JVBERi0=", "a.pdf")),
-        FilePart(FileData("https://example.com/a.pdf", "a.pdf")),
-        TextPart("Once"),
+        wire.FilePart(wire.FileData("data:application/pdf;base64,JVBERi0=", "a.pdf")),
+        wire.FilePart(wire.FileData("https://example.com/a.pdf", "a.pdf")),
+        wire.TextPart("Once"),
     ]
 
 

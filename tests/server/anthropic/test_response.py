@@ -10,6 +10,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from routewright import wire
 from routewright.errors import (
     BodyTooLarge,
     IdempotencyKeyReused,
@@ -27,29 +28,16 @@ from routewright.errors import (
     ValidationFailed,
 )
 from routewright.server.anthropic import MessageCall, MessageFrames, body, message_of
-from routewright.wire import (
-    FunctionCall,
-    OutputData,
-    OutputDelta,
-    RouteCompleted,
-    RouteResponse,
-    Routing,
-    Tokens,
-    ToolCall,
-    ToolCallData,
-    ToolCallDelta,
-    WindowUsage,
-)
 from tests.tables import table
 
 
-def response(output: str = "Hi", finish: str | None = "stop", *arguments: str) -> RouteResponse:
-    calls = [ToolCall(f"call_{place}", FunctionCall("f", text)) for place, text in enumerate(arguments)]
-    return RouteResponse(
+def response(output: str = "Hi", finish: str | None = "stop", *arguments: str) -> wire.RouteResponse:
+    calls = [wire.ToolCall(f"call_{place}", wire.FunctionCall("f", text)) for place, text in enumerate(arguments)]
+    return wire.RouteResponse(
         trace_id="tr_01ABC",
         output=output,
-        routing=Routing("test/one", [], "inline@2026-11-20", "", 0.0, 1.0, False, Tokens(10, 5, 4)),
-        usage=WindowUsage(1, 1),
+        routing=wire.Routing("test/one", [], "inline@2026-11-20", "", 0.0, 1.0, False, wire.Tokens(10, 5, 4)),
+        usage=wire.WindowUsage(1, 1),
         primary_model="test/one",
         fallback_model=None,
         cache_hit=False,
@@ -58,7 +46,7 @@ def response(output: str = "Hi", finish: str | None = "stop", *arguments: str) -
     )
 
 
-def told(response: RouteResponse) -> dict[str, Any]:
+def told(response: wire.RouteResponse) -> dict[str, Any]:
     return message_of(response)
 
 
@@ -114,17 +102,20 @@ def test_arguments_are_an_object_whatever_the_model_wrote(arguments: str, given:
     ]
 
 
-def piece(index: int, arguments: str = "", id: str = "", name: str = "") -> ToolCallData:
-    return ToolCallData(index, id, name, arguments, 1)
+def piece(index: int, arguments: str = "", id: str = "", name: str = "") -> wire.ToolCallData:
+    return wire.ToolCallData(index, id, name, arguments, 1)
 
 
-def blocks_of(*said: str | ToolCallData) -> list[dict[str, Any]]:
+def blocks_of(*said: str | wire.ToolCallData) -> list[dict[str, Any]]:
     """The blocks that a client puts together; checks that they begin, go on and stop in order."""
     idle: Any = SimpleNamespace(expect_text=lambda: None)
     prepared: Any = SimpleNamespace(stream=lambda: idle, tokens=SimpleNamespace(estimate=1))
     frames = MessageFrames(idle, prepared, MessageCall())
-    deltas = [OutputDelta(1, OutputData(each, 1)) if isinstance(each, str) else ToolCallDelta(1, each) for each in said]
-    events = [event for each in (*deltas, RouteCompleted(1, response())) for event in frames.events(each)]
+    deltas = [
+        wire.OutputDelta(1, wire.OutputData(each, 1)) if isinstance(each, str) else wire.ToolCallDelta(1, each)
+        for each in said
+    ]
+    events = [event for each in (*deltas, wire.RouteCompleted(1, response())) for event in frames.events(each)]
     return put_together(event for event in events if event.startswith(b"event: content_block"))
 
 

@@ -68,14 +68,3 @@ def test_a_truncated_answer_ends_with_length() -> None:
         )
     assert answer.choices[0].finish_reason == "length"
     assert by_budget.choices[0].finish_reason == "length"
-
-
-def test_a_repeated_idempotency_key_makes_one_call() -> None:
-    provider = ScriptedProvider(["One.", "Two."], models=[ONE])
-    with sdk(site_of(provider)) as client:
-        answers = [
-            client.chat.completions.create(model="auto", messages=HI, extra_headers={"Idempotency-Key": "k1"})
-            for _ in range(2)
-        ]
-    assert answers[0] == answers[1]
-    assert len(provider.calls) == 1

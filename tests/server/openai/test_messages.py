@@ -4,18 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from routewright.wire import (
-    AudioPart,
-    CacheControl,
-    FileData,
-    FilePart,
-    FunctionName,
-    ImagePart,
-    InputAudio,
-    NamedToolChoice,
-    Reasoning,
-    TextPart,
-)
+from routewright import wire
 from tests.tables import table
 
 from .body_reader import CALL, fault, made, request
@@ -36,8 +25,8 @@ def test_parts_and_roles_are_kept() -> None:
     assert [message.role for message in found.messages] == ["developer", "user", "assistant", "tool"]
     parts = found.messages[1].content
     assert isinstance(parts, list)
-    assert isinstance(parts[0], TextPart)
-    assert isinstance(parts[1], ImagePart)
+    assert isinstance(parts[0], wire.TextPart)
+    assert isinstance(parts[1], wire.ImagePart)
     assert found.messages[2].tool_calls is not None
     assert found.messages[0].name == "boss"
 
@@ -49,7 +38,7 @@ def test_the_text_of_a_refusal_is_the_content() -> None:
     ]
     first, second = request(messages=told).messages
     assert first.content == "I will not."
-    assert second.content == [TextPart("I will not.")]
+    assert second.content == [wire.TextPart("I will not.")]
 
 
 def test_an_empty_list_of_tool_calls_means_none() -> None:
@@ -97,7 +86,7 @@ def test_allowed_tools_leaves_only_those_tools() -> None:
 
 def test_tool_choice_may_name_one_tool() -> None:
     choice = {"type": "function", "function": {"name": "weather"}}
-    assert request(tools=[TOOL], tool_choice=choice).tool_choice == NamedToolChoice(FunctionName("weather"))
+    assert request(tools=[TOOL], tool_choice=choice).tool_choice == wire.NamedToolChoice(wire.FunctionName("weather"))
 
 
 @table(
@@ -153,18 +142,18 @@ def test_audio_and_documents_are_passed_on() -> None:
     marked = {"type": "text", "text": "What is it?", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
     found = request(messages=[{"role": "user", "content": [sound, {**document, "file_id": None}, marked]}])
     assert found.messages[0].content == [
-        AudioPart(InputAudio("UklGRg==", "wav")),
-        FilePart(FileData("data:application/pdf;base64,JVBERi0=", "a.pdf")),
-        TextPart("What is it?", CacheControl("ephemeral", "1h")),
+        wire.AudioPart(wire.InputAudio("UklGRg==", "wav")),
+        wire.FilePart(wire.FileData("data:application/pdf;base64,JVBERi0=", "a.pdf")),
+        wire.TextPart("What is it?", wire.CacheControl("ephemeral", "1h")),
     ]
 
 
 def test_packed_reasoning_is_for_the_provider_that_made_it() -> None:
-    thought = Reasoning("google", [{"signature": "s"}], "Hm.")
+    thought = wire.Reasoning("google", [{"signature": "s"}], "Hm.")
     details = [{"type": "reasoning.encrypted", "data": thought.pack()}]
     said = {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm.", "reasoning_details": details}
     found, asked = made({**CHAT, "messages": [said]})
-    assert found.messages[0].reasoning == Reasoning("google", [{"signature": "s"}])
+    assert found.messages[0].reasoning == wire.Reasoning("google", [{"signature": "s"}])
     assert asked.ignored == set()
 
 
@@ -174,7 +163,7 @@ def test_packed_reasoning_is_for_the_provider_that_made_it() -> None:
         (
             "deepseek/chat",
             {"reasoning_content": "Hm."},
-            Reasoning("deepseek", [{"reasoning_content": "Hm."}], "Hm."),
+            wire.Reasoning("deepseek", [{"reasoning_content": "Hm."}], "Hm."),
             "",
         ),
         ("auto", {"reasoning_content": "Hm."}, None, "reasoning_content"),
@@ -183,7 +172,7 @@ def test_packed_reasoning_is_for_the_provider_that_made_it() -> None:
     ],
 )
 def test_plain_reasoning_is_for_the_named_host_or_ignored(
-    model: str, fields: dict[str, Any], found: Reasoning | None, ignored: str
+    model: str, fields: dict[str, Any], found: wire.Reasoning | None, ignored: str
 ) -> None:
     request, asked = made({"model": model, "messages": [{"role": "assistant", "content": "Yes.", **fields}]})
     assert request.messages[0].reasoning == found

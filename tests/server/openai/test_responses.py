@@ -12,39 +12,13 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from routewright import Message, Params, Router
+from routewright import Message, Params, Router, wire
 from routewright._core.request.rules import complete_request
 from routewright.errors import UpstreamFailed, ValidationFailed
 from routewright.server.openai import envelope
 from routewright.server.responses import ResponseCall, ResponseFrames, response_of
 from routewright.server.vendor_requests import Directory
 from routewright.testing import FakeClock
-from routewright.wire import (
-    AudioPart,
-    FileData,
-    FilePart,
-    FunctionCall,
-    FunctionName,
-    ImagePart,
-    ImageUrl,
-    InputAudio,
-    NamedToolChoice,
-    OutputData,
-    OutputDelta,
-    Reasoning,
-    ReasoningData,
-    ReasoningDelta,
-    RouteCompleted,
-    RouteRequest,
-    RouteResponse,
-    Routing,
-    TextPart,
-    Tokens,
-    ToolCall,
-    ToolCallData,
-    ToolCallDelta,
-    WindowUsage,
-)
 from tests.tables import table
 
 from .clients import HI, raw, sandbox, sdk, site_of
@@ -67,10 +41,10 @@ WEATHER: dict[str, Any] = {
     },
 }
 BOSTON = '{"location":"Boston, MA","unit":"celsius"}'
-THOUGHT = Reasoning("google", [{"signature": "s"}], "Hm.")
+THOUGHT = wire.Reasoning("google", [{"signature": "s"}], "Hm.")
 
 
-def made(**fields: Any) -> tuple[RouteRequest, ResponseCall]:
+def made(**fields: Any) -> tuple[wire.RouteRequest, ResponseCall]:
     reading = ResponseCall(KNOWN)
     request = reading.decode(json.dumps({"model": "gpt-4.1", "input": "Hi", **fields}).encode())
     return complete_request(request), reading
@@ -128,6 +102,12 @@ def test_every_honoured_field_is_translated() -> None:
     assert reading.ignored == set()
 
 
+def test_a_format_without_a_schema_is_passed_on() -> None:
+    assert made(text={"format": {"type": "json_object"}})[0].params == wire.Params(
+        response_format={"type": "json_object"}, extra=None
+    )
+
+
 def test_the_parts_of_openais_reference_are_understood() -> None:
     (message,) = chat(
         {
@@ -142,11 +122,11 @@ def test_the_parts_of_openais_reference_are_understood() -> None:
         }
     )
     assert message.content == [
-        TextPart("what is in these?"),
-        ImagePart(ImageUrl("https://upload.example.com/boardwalk.jpg", "auto")),
-        FilePart(FileData("https://www.example.com/letter.pdf")),
-        FilePart(FileData("data:application/pdf;base64,JVBERi0=", "a.pdf")),
-        AudioPart(InputAudio("UklGRg==", "wav")),
+        wire.TextPart("what is in these?"),
+        wire.ImagePart(wire.ImageUrl("https://upload.example.com/boardwalk.jpg", "auto")),
+        wire.FilePart(wire.FileData("https://www.example.com/letter.pdf")),
+        wire.FilePart(wire.FileData("data:application/pdf;base64,JVBERi0=", "a.pdf")),
+        wire.AudioPart(wire.InputAudio("UklGRg==", "wav")),
     ]
 
 
@@ -171,10 +151,10 @@ def test_items_of_one_assistant_turn_become_one_message() -> None:
         {"role": "assistant", "content": "Yes."},
         {"role": "developer", "content": "So?"},
     )
-    calls = [ToolCall(id, FunctionCall("f", "{}")) for id in ("c1", "c2")]
+    calls = [wire.ToolCall(id, wire.FunctionCall("f", "{}")) for id in ("c1", "c2")]
     assert turns == [
         Message("user", "Hi"),
-        Message("assistant", "Wait.", tool_calls=calls, reasoning=Reasoning("google", [{"signature": "s"}])),
+        Message("assistant", "Wait.", tool_calls=calls, reasoning=wire.Reasoning("google", [{"signature": "s"}])),
         Message("tool", "1", tool_call_id="c1"),
         Message("tool", "2", tool_call_id="c2"),
         Message("assistant", "No."),
@@ -201,7 +181,10 @@ def _said(text: str) -> dict[str, Any]:
     [
         ("auto", "auto"),
         ("none", "none"),
-        ({"type": "function", "name": "get_current_weather"}, NamedToolChoice(FunctionName("get_current_weather"))),
+        (
+            {"type": "function", "name": "get_current_weather"},
+            wire.NamedToolChoice(wire.FunctionName("get_current_weather")),
+        ),
         ({"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "f"}]}, "required"),
     ],
 )
@@ -272,22 +255,22 @@ def test_fields_without_a_meaning_are_listed_as_ignored() -> None:
 # Responses.
 
 
-def answer(**fields: Any) -> RouteResponse:
-    routing = Routing("openai/gpt-4.1", [], "inline@2026-01-01", "", 0.0, 1.0, False, Tokens(36, 87, 5))
+def answer(**fields: Any) -> wire.RouteResponse:
+    routing = wire.Routing("openai/gpt-4.1", [], "inline@2026-01-01", "", 0.0, 1.0, False, wire.Tokens(36, 87, 5))
     facts: dict[str, Any] = {
         "trace_id": "tr_01M8C6JWDD00NGVQYRM6K89MHN",
         "output": "Hi there! How can I assist you today?",
         "routing": routing,
-        "usage": WindowUsage(1, 1),
+        "usage": wire.WindowUsage(1, 1),
         "primary_model": "openai/gpt-4.1",
         "fallback_model": None,
         "cache_hit": False,
         "finish_reason": "stop",
     }
-    return RouteResponse(**facts | fields)
+    return wire.RouteResponse(**facts | fields)
 
 
-CALLS = [ToolCall("call_1", FunctionCall("get_current_weather", BOSTON))]
+CALLS = [wire.ToolCall("call_1", wire.FunctionCall("get_current_weather", BOSTON))]
 
 
 def test_a_response_is_as_the_sdk_reads_it() -> None:
@@ -307,7 +290,7 @@ def test_the_output_can_be_sent_back_as_input() -> None:
     result = {"type": "function_call_output", "call_id": "call_1", "output": "15"}
     request, reading = made(input=[{"role": "user", "content": "Hi"}, *output, result])
     assert request.messages[1] == Message(
-        "assistant", None, tool_calls=CALLS, reasoning=Reasoning("google", [{"signature": "s"}])
+        "assistant", None, tool_calls=CALLS, reasoning=wire.Reasoning("google", [{"signature": "s"}])
     )
     assert reading.ignored == set()
 
@@ -378,16 +361,16 @@ def begun() -> ResponseFrames:
     return frames
 
 
-def _text(text: str) -> OutputDelta:
-    return OutputDelta(1, OutputData(text, 1))
+def _text(text: str) -> wire.OutputDelta:
+    return wire.OutputDelta(1, wire.OutputData(text, 1))
 
 
-def _piece(index: int, arguments: str, id: str = "", name: str = "") -> ToolCallDelta:
-    return ToolCallDelta(1, ToolCallData(index, id, name, arguments, 1))
+def _piece(index: int, arguments: str, id: str = "", name: str = "") -> wire.ToolCallDelta:
+    return wire.ToolCallDelta(1, wire.ToolCallData(index, id, name, arguments, 1))
 
 
 def test_a_text_streams_as_in_the_reference() -> None:
-    told = told_by(_text("Hi there! "), _text("How can I assist you today?"), RouteCompleted(1, answer()))
+    told = told_by(_text("Hi there! "), _text("How can I assist you today?"), wire.RouteCompleted(1, answer()))
     assert [event["type"] for event in told] == TEXT
     assert told[-1]["response"]["output"][0]["content"][0]["text"] == answer().output
     assert {event["item_id"] for event in told if "item_id" in event} == {told[2]["item"]["id"]}
@@ -395,27 +378,28 @@ def test_a_text_streams_as_in_the_reference() -> None:
 
 def test_a_call_streams_as_in_the_reference() -> None:
     pieces = _piece(0, BOSTON[:9], "call_1", "get_current_weather"), _piece(0, BOSTON[9:])
-    told = told_by(*pieces, RouteCompleted(1, answer(output="", tool_calls=CALLS)))
+    told = told_by(*pieces, wire.RouteCompleted(1, answer(output="", tool_calls=CALLS)))
     assert [event["type"] for event in told] == CALL
     (item,) = told[-1]["response"]["output"]
     assert (item["call_id"], item["arguments"], item["status"]) == ("call_1", BOSTON, "completed")
 
 
 def test_reasoning_streams_before_the_text() -> None:
-    thought = ReasoningDelta(1, ReasoningData("Hm.", [{"signature": "s"}], "google", 1))
-    told = told_by(thought, _text("Hi"), RouteCompleted(1, answer(output="Hi", reasoning=THOUGHT)))
+    thought = wire.ReasoningDelta(1, wire.ReasoningData("Hm.", [{"signature": "s"}], "google", 1))
+    told = told_by(thought, _text("Hi"), wire.RouteCompleted(1, answer(output="Hi", reasoning=THOUGHT)))
     assert [event["type"] for event in told][2:8] == REASONING
     assert [item["type"] for item in told[-1]["response"]["output"]] == ["reasoning", "message"]
     assert told[7]["item"]["encrypted_content"] == THOUGHT.pack()
     silent = told_by(
-        ReasoningDelta(1, ReasoningData("", [{"a": 1}], "google", 1)), RouteCompleted(1, answer(output=""))
+        wire.ReasoningDelta(1, wire.ReasoningData("", [{"a": 1}], "google", 1)),
+        wire.RouteCompleted(1, answer(output="")),
     )
     assert [event["type"] for event in silent][2:4] == ["response.output_item.added", "response.output_item.done"]
 
 
 def test_interleaved_calls_stay_apart() -> None:
     pieces = [_piece(0, "{", "a", "f"), _piece(1, "{", "b", "g"), _piece(0, "}"), _piece(1, "}"), _text("So.")]
-    told = told_by(*pieces, RouteCompleted(1, answer(output="So.")))
+    told = told_by(*pieces, wire.RouteCompleted(1, answer(output="So.")))
     output = told[-1]["response"]["output"]
     assert [(item.get("call_id"), item.get("arguments")) for item in output] == [("a", "{}"), ("b", "{}"), (None, None)]
     done = [event["output_index"] for event in told if event["type"] == "response.output_item.done"]
@@ -423,7 +407,7 @@ def test_interleaved_calls_stay_apart() -> None:
 
 
 def test_an_empty_answer_is_a_message_without_text() -> None:
-    told = told_by(RouteCompleted(1, answer(output="", finish_reason="length")))
+    told = told_by(wire.RouteCompleted(1, answer(output="", finish_reason="length")))
     assert told[-1]["type"] == "response.incomplete"
     assert told[-1]["response"]["output"][0]["content"][0]["text"] == ""
 
