@@ -85,26 +85,10 @@ def test_the_answer_goes_to_stdout_and_the_steps_to_stderr(capsys: Capture) -> N
     assert "status  completed" in err
 
 
-def test_json_is_the_response(capsys: Capture) -> None:
-    assert agent("--json", "hello") == 0
-    out, err = capsys.readouterr()
-    response = json.loads(out)
-    assert (response["status"], response["output"]) == ("completed", "<hello>")
-    assert err == f"run {response['trace_id']}\n"
-
-
 def test_system_replaces_the_system_prompt(monkeypatch: Patch, capsys: Capture) -> None:
     answer_with(monkeypatch, answers=lambda call: str(call.messages[0].content))
     assert agent("--system", "Be brief.", "hello") == 0
     assert capsys.readouterr().out == "Be brief.\n"
-
-
-def test_a_policy_of_the_file_chooses_the_models(tmp_path: Path, capsys: Capture) -> None:
-    path = tmp_path / "policies.toml"
-    path.write_text('[[policies]]\nname = "only"\nmodels = ["mistral/*"]\n')
-    assert agent("--policies", str(path), "--policy", "only", "--json", "hi") == 0
-    (step,) = json.loads(capsys.readouterr().out)["steps"]
-    assert step["model"].startswith("mistral/")
 
 
 def test_a_conversation_is_remembered_in_the_store(monkeypatch: Patch, capsys: Capture) -> None:
@@ -164,12 +148,6 @@ def test_the_trace_shows_what_each_call_cost(capsys: Capture) -> None:
     assert body["trace"]["id"] == body["trace_id"]
 
 
-@pytest.mark.parametrize("form", [[], ["--json"]])
-def test_in_the_sandbox_a_spent_budget_is_named_by_its_option(form: list[str], capsys: Capture) -> None:
-    assert agent(*form, "--max-cost", "0.000001", "hello") == 3
-    assert "left of its --max-cost of $0.000001, and the cheapest model" in capsys.readouterr().err
-
-
 # tools
 
 
@@ -181,15 +159,11 @@ def test_a_function_of_a_module_in_the_folder_is_a_tool(capsys: Capture) -> None
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--tool", ":x"], "--tool: ':x' is not a built-in tool; write your own function as module:function"),
         (
             ["--tool", "mytools.order_status"],
             "--tool: 'mytools.order_status' is not a built-in tool; write your own function as mytools:order_status",
         ),
-        (["--tool", "calculatr"], "--tool: 'calculatr' is not a built-in tool; did you mean 'calculator'?"),
-        (["--tool", "broken:x"], "--tool: importing 'broken' raised RuntimeError: no key"),
         (["--tool", "leaves:x"], "--tool: importing 'leaves' raised SystemExit: 3"),
-        (["--tool", "nowhere:x"], "--tool: importing 'nowhere' raised ModuleNotFoundError: No module named 'nowhere'"),
         (
             ["--tool", "mytools:order_statu"],
             "--tool: 'mytools' has no function 'order_statu'; did you mean 'order_status'?",
@@ -200,7 +174,6 @@ def test_a_function_of_a_module_in_the_folder_is_a_tool(capsys: Capture) -> None
     ],
 )
 def test_a_wrong_option_is_one_line(options: list[str], said: str, capsys: Capture) -> None:
-    Path("broken.py").write_text("raise RuntimeError('no key')")
     Path("leaves.py").write_text("raise SystemExit(3)")
     assert agent(*options, "hello") == 2
     out, err = capsys.readouterr()

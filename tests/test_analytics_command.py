@@ -11,10 +11,8 @@ from msgspec.structs import replace
 
 from routewright import Router
 from routewright.cli import main
-from routewright.cli.analytics import usage_page
-from routewright.cli.show import Table
 from routewright.storage import open_storage
-from routewright.wire import CacheSpan, Tokens, Trace, UsageReport, UsageRow, UsageTotals
+from routewright.wire import CacheSpan, Tokens, Trace, UsageReport
 
 from .sample_store import BIG, SMALL, model, record, trace
 
@@ -99,21 +97,6 @@ def test_usage_is_grouped_and_cut_as_asked(capsys: Capture) -> None:
     assert "\n2026-11-16        12  " in weeks
 
 
-def test_a_group_that_is_called_other_is_told_from_the_rest() -> None:
-    named = {"bucket_start": "2026-11-22T00:00:00Z", "group": "other", "errors": 0, "cost_usd": 0.0, "charged_usd": 0.0}
-    rows = [UsageRow(**named, requests=n, rest=n > 2, tokens=Tokens()) for n in (2, 9)]  # type: ignore[arg-type]
-    totals = UsageTotals(requests=11)
-    report = UsageReport(
-        start_date="2026-11-22", end_date="2026-11-22", bucket="day", group_by="tenant", data=rows, totals=totals,
-        runs={"completed": 1_200, "partial": 3},
-    )  # fmt: skip
-    head, *_, groups = usage_page(report)
-    assert isinstance(head, Table)
-    assert [row.cells for row in head.rows[-2:]] == [("agent runs completed", "1,200"), ("agent runs partial", "3")]
-    assert isinstance(groups, Table)
-    assert [row.cells[:2] for row in groups.rows] == [("(other)", "9"), ("other", "2")]
-
-
 @pytest.mark.usefixtures("store")
 def test_json_is_the_whole_report(capsys: Capture) -> None:
     report = msgspec.json.decode(shown(capsys, "usage", "--json"), type=UsageReport)
@@ -170,15 +153,6 @@ def test_an_empty_report_says_so(report: str, said: str, capsys: Capture) -> Non
         assert lines[1:] == ["", f"{said}; --environment all includes the sandbox"]
 
 
-@pytest.mark.usefixtures("store")
-def test_reports_leave_the_sandbox_out_by_default(capsys: Capture) -> None:
-    for argv, requests in (((), 9), (("--environment", "sandbox"), 3)):
-        assert main(["analytics", "usage", *argv]) == 0
-        assert f"\nrequests  {requests}\n" in capsys.readouterr().out
-    assert main(["analytics", "latency"]) == 0
-    assert BIG not in capsys.readouterr().out
-
-
 def test_usage_of_all_accounts(store: Path, capsys: Capture) -> None:
     for name in ("acme", "bmw"):
         assert main(["accounts", "create", name]) == 0
@@ -198,14 +172,11 @@ def test_usage_of_all_accounts(store: Path, capsys: Capture) -> None:
     ("argv", "said"),
     [
         (["usage", "--start-date", "soon"], "--start-date: is 'soon'; write YYYY-MM-DD"),
-        (["latency", "--end-date", "2026-13-01"], "--end-date: is '2026-13-01'"),
-        (["usage", "--group-by", "metadata.teem"], "--group-by: is 'metadata.teem'; did you mean 'metadata.team'?"),
         (
             ["usage", "--group-by", "zzz"],
             "--group-by: is 'zzz'; one of model, tenant, workflow, policy_version, shadow, account, metadata.team; the "
             "setting rollup_keys",
         ),
-        (["usage", "--bucket", "hour", "--start-date", "2026-01-01"], "--bucket: is hour over 326 days; take at most"),
     ],
 )
 @pytest.mark.usefixtures("store")

@@ -75,10 +75,6 @@ def test_stats_count_one_account(kept: list[str], capsys: Capture) -> None:
     assert [line.split()[0] for line in lines] == ["entries", "size", "partitions", "oldest", "saves"]
 
 
-def test_stats_of_an_empty_account_say_so(kept: list[str], capsys: Capture) -> None:
-    assert shown(capsys, "stats", "--account", "nobody") == "the account 'nobody' has no cached answer\n"
-
-
 def test_the_cache_is_named_by_an_option_before_the_environment(kept: list[str], capsys: Capture) -> None:
     Path("cache.db").rename("other.db")
     assert "there is no cache cache.db" in shown(capsys, "stats", code=2)

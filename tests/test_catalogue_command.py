@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-import tomllib
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from routewright import Catalogue, Pricing
 from routewright.backends.clock import SystemClock
 from routewright.backends.providers.hosts import ENDPOINTS
 from routewright.cli import main
-from routewright.wire import PriceChange
 from tests.tables import table
 
 Capture = pytest.CaptureFixture[str]
@@ -66,11 +64,6 @@ def test_an_import_names_the_changed_models_and_writes_them(capsys: Capture) -> 
     assert pricing(load()) == Pricing(1.1, 10.0, before.cached_input_usd, None, 0.625, 5.0)
 
 
-def test_a_partial_import_keeps_the_date_of_the_catalogue() -> None:
-    run("import", save(), "--provider", "openai")
-    assert "as_of" not in json.loads(Path("models.json").read_text())
-
-
 def test_a_list_that_changes_nothing_renews_the_date(capsys: Capture) -> None:
     Path("models.json").write_text(
         '{"as_of": "2026-10-01", "prices": {"openai/gpt-5.1": {"input_usd": 1.1, "output_usd": 10}}}'
@@ -100,26 +93,6 @@ def test_prices_that_change_by_a_factor_of_five_are_marked(cost: float, said: st
     assert capsys.readouterr().out == f"openai/gpt-5.1  changed  {said}\n"
 
 
-def test_rows_that_cannot_be_read_are_reported(capsys: Capture) -> None:
-    run("import", save(e=row(mode="embedding"), x=row(input_cost_per_token=1, output_cost_per_token=1)))
-    out = capsys.readouterr().out
-    assert "x.input_cost_per_token: must be a number from 0 to 10000 per million tokens, got 1000000" in out
-    wrong = {f"x{number}": row(input_cost_per_token="") for number in range(12)}
-    run("import", save(**wrong))
-    assert "and 2 more; --json lists all\n" in capsys.readouterr().out
-
-
-def test_contradictions_suggest_a_provider(capsys: Capture) -> None:
-    prices = {"input_cost_per_token": 1e-06, "output_cost_per_token": 1e-06}
-    rows = {
-        "gemini/gemini-2.5-pro": row(**prices) | {"litellm_provider": "gemini"},
-        "gemini-2.5-pro": row(**prices, cache_read_input_token_cost=1e-07) | {"litellm_provider": "vertex_ai"},
-    }
-    run("import", save(**rows), "--dry-run")
-    said = "has rows with different prices, so none is taken; choose the provider gemini or vertex_ai"
-    assert said in capsys.readouterr().out
-
-
 def test_new_models_are_added_where_asked(capsys: Capture) -> None:
     new = row(input_cost_per_token=1e-06, output_cost_per_token=2e-06, max_input_tokens=9000, supports_vision=True,
               deprecation_date="2027-05-01")  # fmt: skip
@@ -140,15 +113,6 @@ def test_a_glob_that_matches_no_model_is_refused(capsys: Capture) -> None:
     assert not Path("models.json").exists()
 
 
-def test_a_second_import_keeps_the_rest_of_the_file() -> None:
-    mine = row(input_cost_per_token=1e-06, output_cost_per_token=2e-06)
-    run("import", save(**{"gpt-9": mine}), "--add", "*")
-    run("import", save(**{"gpt-5.2": row(input_cost_per_token=1e-06, output_cost_per_token=1.4e-05)}))
-    assert pricing(load()).input_usd == 1.1
-    assert pricing(load(), "openai/gpt-5.2").input_usd == 1.0
-    assert pricing(load(), "openai/gpt-9") == Pricing(1.0, 2.0)
-
-
 HAND_MADE = """\
 # ours
 disabled = ["openai/o3-pro"]
@@ -161,16 +125,6 @@ prices = { input_usd = 2.0, output_usd = 10.0 }
 [aliases]
 fast = "openai/gpt-4.1"
 """
-
-
-def test_a_file_is_merged() -> None:
-    content = tomllib.loads(HAND_MADE)
-    Path("models.json").write_text(json.dumps(content))
-    assert run("import", save()) == 0
-    catalogue = load()
-    assert (pricing(catalogue).input_usd, catalogue.aliases) == (1.1, {"fast": "openai/gpt-4.1"})
-    models = {model.id: model for model in catalogue.models}
-    assert (models["openai/gpt-5.1"].quality, models["openai/o3-pro"].disabled) == (0.45, True)
 
 
 def test_an_own_catalogue_is_carried_over_to_a_new_file() -> None:
@@ -186,8 +140,6 @@ def test_an_own_catalogue_is_carried_over_to_a_new_file() -> None:
     [
         (["--output", "models.toml"], "--output: 'models.toml' is not a .json file; give --output"),
         (["--output", "no/such/models.json"], "--output: no/such/models.json cannot be written: No such file"),
-        (["--provider", "opnai"], "--provider: 'opnai' is not in the list; did you mean 'openai'?"),
-        (["--catalogue", "none.json"], "none.json: cannot be read"),
         (
             ["--catalogue", "own.toml", "--output", "there.json"],
             "there.json exists, and is not the file of --catalogue",
@@ -203,7 +155,7 @@ def test_an_impossible_import_is_refused(argv: list[str], said: str, capsys: Cap
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"a": {}}', '{"a": 1, "a": 2}', "\x00"])
+@pytest.mark.parametrize("content", ["", "[]", '{"a": 1, "a": 2}'])
 def test_a_file_that_is_no_price_list_is_refused_by_name(content: str, capsys: Capture) -> None:
     Path("bad.json").write_text(content)
     assert run("import", "bad.json") == 2
@@ -256,19 +208,6 @@ def test_a_write_that_fails_leaves_no_draft_and_the_file_as_it_was(monkeypatch: 
 # the file's new keys
 
 
-def test_a_file_may_hold_every_price_dated_changes_and_its_date() -> None:
-    Path("all.toml").write_text(
-        "as_of = 2026-11-01\n[[models]]\nid = 'v/a'\n"
-        "prices = { input_usd = 1, output_usd = 2, batch_input_usd = 0.5, batch_output_usd = 1, reasoning_usd = 3 }\n"
-        "price_changes = [{ starts = 2027-01-01, input_usd = 2, output_usd = 2 }]\n"
-    )
-    catalogue = load("all.toml")
-    model = catalogue.models[-1]
-    assert catalogue.as_of == date(2026, 11, 1).isoformat()
-    assert model.pricing_per_1m == Pricing(1.0, 2.0, None, None, 0.5, 1.0, reasoning_usd=3.0)
-    assert model.price_changes == (PriceChange("2027-01-01", Pricing(2.0, 2.0)),)
-
-
 # models NAME
 
 
@@ -303,17 +242,12 @@ def test_a_model_is_shown_whole(tmp_path: Path, capsys: Capture) -> None:
     overlay: dict[str, Any] = {
         "aliases": {"fast": "acme/one"},
         "models": [{
-            "id": "acme/one", "display_name": "One", "context_window": 9000, "modalities": ["text", "tool"],
-            "prices": {
-                "input_usd": 1, "output_usd": 2, "cached_input_usd": 0.1, "batch_input_usd": 0.5, "batch_output_usd": 1,
-                "tiers": [{"above_tokens": 200_000, "input_usd": 2, "output_usd": 3}],
-                "service_tiers": [{"tier": "priority", "input_usd": 4, "output_usd": 8}],
-            },
+            "id": "acme/one", "context_window": 9000, "modalities": ["text", "tool"], "unsupported": ["seed", "flex"],
+            "prices": {"input_usd": 1, "output_usd": 2}, "deprecated_at": "2999-06-01",
             "price_changes": [
                 {"starts": "2026-01-01", "input_usd": 7, "output_usd": 7},
                 {"starts": "2999-01-01", "input_usd": 9, "output_usd": 9},
             ],
-            "deprecated_at": "2999-06-01", "unsupported": ["seed", "flex"], "reasoning": True,
         }],
     }  # fmt: skip
     file = tmp_path / "mine.json"
@@ -322,8 +256,7 @@ def test_a_model_is_shown_whole(tmp_path: Path, capsys: Capture) -> None:
     lines = [" ".join(line.split()) for line in out.splitlines()]
     for line in (
         "id acme/one", "aliases fast", "context window 9,000", "modalities text, tool", "ends 2999-06-01",
-        f"price sources {file}", "to set a provider of your own, or LiteLLMProvider",
-        "2999-01-01 calls $9 $9", "image not accepted by the model", "seed not supported by acme for this model",
+        f"price sources {file}", "2999-01-01 calls $9 $9", "image not accepted by the model",
         "flex not supported by acme for this model, so left out",
     ):  # fmt: skip
         assert line in lines
@@ -372,22 +305,9 @@ def test_the_protocol_and_the_variable_to_set_are_shown(
 @pytest.mark.usefixtures("_without_keys")
 @table(("argv", "said"), [
     (["gpt-5.4x"], "NAME: unknown model 'gpt-5.4x'; did you mean 'gpt-5.4'?"),
-    (["openai/gpt-5.4x"], "NAME: unknown model 'openai/gpt-5.4x'; did you mean 'openai/gpt-5.4'?"),
     (["GPT-OSS-120B"], "'GPT-OSS-120B' is the name of several models; give one of 'cerebras/gpt-oss-120b', 'groq"),
     (["zzzzzz"], "NAME: unknown model 'zzzzzz'; 'routewright models --all' lists the known ids"),
 ])  # fmt: skip
 def test_a_name_that_is_no_model_is_refused(argv: list[str], said: str, capsys: Capture) -> None:
     assert main(["models", *argv]) == 2
     assert said in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("_without_keys")
-def test_every_bundled_model_can_be_shown_with_the_source_of_its_price(capsys: Capture) -> None:
-    models = Catalogue().models
-    for model in (*models[::20], *models[-9:]):
-        card = card_of(capsys, model.id)
-        assert card["id"] == model.id
-        assert card["price_sources"][0]["title"].startswith(
-            ("price map of ", "genai-prices", "litellm", "TokenM", "Traz")
-        )
-        assert all(row["why"] for row in card["not_supported"])

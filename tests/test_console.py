@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import AsyncIterator
 from fractions import Fraction
-from math import inf, nan
+from math import nan
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import astuple, replace
 
 from routewright import (
@@ -27,9 +24,8 @@ from routewright import (
     TraceStore,
     ValidationFailed,
 )
-from routewright._core.accounts.terms import PLANS, account_terms
-from routewright.console import BlockingConsole
-from routewright.errors import AuthenticationFailed, InternalError, NotFound, StorageUnavailable
+from routewright._core.accounts.terms import PLANS
+from routewright.errors import AuthenticationFailed, NotFound, StorageUnavailable
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
 from routewright.wire import SYSTEM_ACCOUNT, Account, Events, LedgerRow, LedgerRows
@@ -55,12 +51,6 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) ->
 async def console(storage: Storage, clock: FakeClock) -> AsyncIterator[Console]:
     async with Console(storage, clock=clock) as console:
         yield console
-
-
-async def others_run(clock: FakeClock) -> None:
-    """Let what is ready go on, at the same time."""
-    for _ in range(20):
-        await clock.sleep(0.0)
 
 
 async def said(doing: Any) -> str:
@@ -89,16 +79,6 @@ def test_the_docstring_states_the_limits_of_every_plan() -> None:
 def test_recheck_s_is_at_most_two_seconds(seconds: Any) -> None:
     with pytest.raises(ValidationFailed, match=r"^recheck_s: is .*; take seconds from 0 to 2$"):
         Console("memory:", recheck_s=seconds)
-
-
-def test_every_async_method_has_a_blocking_twin_with_its_docstring() -> None:
-    waits = {name for name, _ in inspect.getmembers(Console, inspect.iscoroutinefunction) if not name.startswith("_")}
-    twins = {name for name, _ in inspect.getmembers(BlockingConsole, inspect.isfunction) if not name.startswith("_")}
-    assert waits - {"aclose"} == twins - {"close"}
-    for name in waits - {"aclose"}:
-        method, twin = getattr(Console, name), getattr(BlockingConsole, name)
-        assert inspect.signature(method) == inspect.signature(twin)
-        assert method.__doc__ == twin.__doc__
 
 
 def test_the_blocking_twin_does_the_same(tmp_path: Path) -> None:
@@ -140,29 +120,16 @@ async def test_an_account_is_created_once_and_changed_only_if_it_exists(console:
     assert await said(console.create_account("acme")) == (
         "name: 'acme' exists already; change_account() changes its terms"
     )
+    assert await said(console.create_account(" acme")) == (
+        "name: must not begin or end with a blank, got ' acme'; remove it"
+    )
     assert (await console.account("acme")).plan == "pro"
     for doing in (console.account("umbra"), console.change_account("umbra", plan="pro"), console.standing("umbra")):
         with pytest.raises(NotFound, match=r"^no account 'umbra'$"):
             await doing
 
 
-@pytest.mark.parametrize("name", [" ", " acme", "acme ", "  a  "])
-async def test_a_name_with_outer_blanks_is_refused(name: str, console: Console) -> None:
-    await console.create_account("acme")
-    assert await said(console.create_account(name)) == (
-        f"name: must not begin or end with a blank, got '{name}'; remove it"
-    )
-    assert [account.name for account in await console.accounts()] == ["acme"]
-    with pytest.raises(NotFound):
-        await console.account(name)
-
-
-@pytest.mark.parametrize("name", ["a\x1b[2J", "a\u200b", "\u00a0", "a\tb", "\ud800", ["acme"]])
-async def test_an_unprintable_name_is_refused(name: Any, console: Console) -> None:
-    assert (await said(console.create_account(name))).startswith("name: must be 1 to 200 printable characters, got ")
-
-
-@pytest.mark.parametrize("name", ["default", "_system", "", "x" * 201, "two\nlines", 7, None])
+@pytest.mark.parametrize("name", ["default", "_system", "two\nlines", 7])
 async def test_a_reserved_name_is_refused_by_every_method(name: Any, console: Console) -> None:
     for path, doing in {
         "name": console.create_account(name),
@@ -176,12 +143,6 @@ async def test_a_reserved_name_is_refused_by_every_method(name: Any, console: Co
         assert (await said(console.create_key(name, name="x"))).startswith("account: ")
         assert (await said(console.keys(name))).startswith("account: ")
         assert (await said(console.key(name, "key_1"))).startswith("account: ")
-
-
-async def test_why_the_default_account_has_no_terms_is_said(console: Console) -> None:
-    assert await said(console.create_account("default")) == (
-        "name: 'default' stands for calls without an account; use another name"
-    )
 
 
 async def test_enterprise_needs_limits(console: Console) -> None:
@@ -198,28 +159,15 @@ async def test_enterprise_needs_limits(console: Console) -> None:
 @pytest.mark.parametrize(
     ("terms", "problem"),
     [
-        ({"plan": "gold"}, "plan: is 'gold'; take 'free', 'pro', 'team', 'enterprise', 'unlimited'"),
         ({"plan": "Pro"}, "plan: is 'Pro'; did you mean 'pro'?"),
-        ({"plan": None}, "plan: is None; take 'free', "),
         ({"prepaid": 1}, "prepaid: is 1; pass True or False"),
-        ({"limits": {"requests_per_min": 60}}, "limits: is a dict; pass RateLimits(requests_per_min=..., "),
-        ({"limits": RateLimits(concurrency=True)}, "limits: has concurrency=True; take a whole number of at least 0"),
         ({"limits": RateLimits(requests_per_min=-1)}, "limits: has requests_per_min=-1; take a whole number"),
-        ({"limits": RateLimits(tokens_per_min=0.5)}, "limits: has tokens_per_min=0.5; take a whole"),  # type: ignore[arg-type]
-        ({"monthly_limit_usd": True}, "monthly_limit_usd: is True; take a number from 0 to 1000000000, in dollars"),
         ({"monthly_limit_usd": nan}, "monthly_limit_usd: is nan; take a number"),
-        ({"monthly_limit_usd": inf}, "monthly_limit_usd: is inf; take a number"),
         ({"monthly_limit_usd": -0.01}, "monthly_limit_usd: is -0.01; take a number"),
-        ({"monthly_limit_usd": "5"}, "monthly_limit_usd: is '5'; take a number"),
-        ({"monthly_limit_usd": 1e10}, "monthly_limit_usd: is 10000000000; take a number"),
         (
             {"monthly_limit_usd": 1e-12},
             "monthly_limit_usd: is less than a nano-dollar; use a larger amount, or 0 to al",
         ),
-        ({"monthly_limit_usd": np.float64(nan)}, "monthly_limit_usd: is nan; take a number"),
-        ({"monthly_limit_usd": np.float32(-1)}, "monthly_limit_usd: is float32; take a number"),
-        ({"monthly_limit_usd": np.True_}, "monthly_limit_usd: is "),
-        ({"monthly_limit_usd": 10**400}, "monthly_limit_usd: is a huge number; take a number"),
         ({"monthly_limit_usd": Fraction(10**400)}, "monthly_limit_usd: is Fraction; take a number"),
     ],
     ids=str,
@@ -230,19 +178,7 @@ async def test_invalid_terms_are_refused_with_a_hint(terms: dict[str, Any], prob
     assert (await said(console.change_account("acme", **terms))).startswith(problem)
 
 
-async def test_all_problems_are_reported_at_once(console: Console) -> None:
-    problems = await said(console.create_account("acme", plan="x", prepaid="no", monthly_limit_usd=nan))  # type: ignore[arg-type]
-    assert [line.partition(":")[0] for line in problems.splitlines()] == ["plan", "prepaid", "monthly_limit_usd"]
-
-
-class Wordy(float):
-    """Writes itself as no number is written."""
-
-    def __repr__(self) -> str:
-        return "about a dollar"
-
-
-@pytest.mark.parametrize("number", [Wordy, float, np.float64, np.float32, np.float16, Fraction])
+@pytest.mark.parametrize("number", [float, np.float32, Fraction])
 async def test_amounts_may_be_any_kind_of_number(number: Any, console: Console) -> None:
     account = await console.create_account("acme", prepaid=True, monthly_limit_usd=number(1.5))
     assert account.monthly_nanos == 1_500_000_000
@@ -252,31 +188,7 @@ async def test_amounts_may_be_any_kind_of_number(number: Any, console: Console) 
     assert (await console.credit("acme", -number(2.5))).nanos == -2_500_000_000
 
 
-@pytest.mark.parametrize("number", [np.int64, np.uint8, int])
-async def test_whole_amounts_may_be_any_kind_of_integer(number: Any, console: Console) -> None:
-    account = await console.create_account("acme", monthly_limit_usd=number(100))
-    assert account.monthly_nanos == 100 * 10**9
-    assert (await console.credit("acme", number(7))).nanos == 7 * 10**9
-
-
-@given(st.floats(1e-9, 1e9) | st.just(0.0))
-def test_amounts_are_rounded_down_to_nano_dollars(dollars: float) -> None:
-    nanos = account_terms({"monthly_limit_usd": dollars})["monthly_nanos"]
-    assert nanos <= dollars * 1e9 * (1 + 1e-15)
-    assert nanos + 1 >= dollars * 1e9 * (1 - 1e-15)
-
-
 # Credit and standing
-
-
-async def test_credit_adds_to_the_balance_and_can_be_withdrawn(console: Console) -> None:
-    await console.create_account("acme", prepaid=True)
-    first = await console.credit("acme", 10, note="November")
-    assert (first.usd, first.created, first.balance_usd) == (10.0, True, 10.0)
-    assert first.id.startswith("cr_")
-    assert (await console.credit("acme", 0.5)).balance_usd == 10.5
-    back = await console.credit("acme", -20.25)
-    assert (back.usd, back.balance_nanos) == (-20.25, -9_750_000_000)
 
 
 async def test_credit_with_the_same_id_is_booked_once(console: Console, storage: Storage) -> None:
@@ -309,16 +221,9 @@ async def test_credit_counts_once_the_account_becomes_prepaid(console: Console) 
     ("usd", "more", "problem"),
     [
         (0, {}, "usd: is less than a nano-dollar"),
-        (1e-10, {}, "usd: is less than a nano-dollar"),
-        (-1e-10, {}, "usd: is less than a nano-dollar"),
         (nan, {}, "usd: is nan; take a number"),
-        (-inf, {}, "usd: is -inf; take a number"),
-        (True, {}, "usd: is True; take"),
-        ("7", {}, "usd: is '7'; take"),
         (2e9, {}, "usd: is 2000000000; take"),
         (1, {"note": 7}, "note: must be 0 to 200 printable characters, got 7"),
-        (1, {"note": "x" * 201}, "note: must be"),
-        (1, {"id": ""}, "id: must be 1 to 200 printable characters"),
         (1, {"id": "tr_1"}, "id: is 'tr_1', which looks like a trace id"),
     ],
     ids=str,
@@ -395,12 +300,6 @@ async def test_the_standing_of_a_tag_takes_values_as_a_call_does(console: Consol
     assert not (await console.standing("acme", tags={"team": ["a"]})).tags
 
 
-async def test_percent_is_none_without_a_limit(console: Console) -> None:
-    await console.create_account("acme")
-    month = (await console.standing("acme")).month
-    assert (month.limit_usd, month.left_usd, month.percent, month.spent_usd) == (None, None, None, 0.0)
-
-
 # Keys
 
 
@@ -422,14 +321,6 @@ async def test_a_key_is_shown_once_and_stored_as_a_digest(console: Console, tmp_
     assert not any(text.encode() in content for content in contents(tmp_path))
 
 
-async def test_no_two_keys_are_the_same(console: Console) -> None:
-    await console.create_account("acme")
-    made = [await console.create_key("acme", name="x", environment="sandbox") for _ in range(20)]
-    assert len({new.secret.reveal() for new in made}) == len({new.key.digest for new in made}) == 20
-    assert all(new.secret.reveal().startswith("sk_test_") for new in made)
-    assert [key.id for key in await console.keys("acme")] == [new.key.id for new in made]
-
-
 async def test_a_foreign_key_and_an_unknown_one_raise_the_same_error(console: Console) -> None:
     await console.create_account("acme")
     await console.create_account("umbra")
@@ -446,7 +337,7 @@ async def test_a_foreign_key_and_an_unknown_one_raise_the_same_error(console: Co
     assert await console.key("umbra", hers.id) == hers
 
 
-@pytest.mark.parametrize("key_id", ["\ud800", ["key_1"], None, "", "x" * 100_000, "a\0", 7, "sk_live_abcdefgh", b"k"])
+@pytest.mark.parametrize("key_id", ["\ud800", "x" * 100_000, 7, "sk_live_abcdefgh"])
 async def test_an_invalid_key_id_is_refused_by_every_method(key_id: Any, console: Console) -> None:
     await console.create_account("acme")
     for doing in (
@@ -498,19 +389,11 @@ async def test_a_revoked_key_stays_revoked_and_its_traces_are_marked(
     [
         ({"name": ""}, "name: must be 1 to 100 printable characters, got ''"),
         ({"name": "  "}, "name: must be 1 to 100 printable characters"),
-        ({"name": "x" * 101}, "name: must be 1 to 100 printable characters"),
-        ({"name": "a\x1b[2J"}, "name: must be"),
-        ({"name": None}, "name: must be"),
         ({"environment": "live"}, "environment: is 'live'; take 'production', 'sandbox'"),
         ({"scopes": "route"}, "scopes: is 'route'; pass a list of 'route', 'agents', "),
-        ({"scopes": []}, "scopes: is empty; pass a list of "),
         ({"scopes": ["routes"]}, "scopes: is 'routes'; did you mean 'route'?"),
-        ({"scopes": [7]}, "scopes: is 7; take 'route'"),
-        ({"scopes": {"route"}}, "scopes: is set; pass a list"),
-        ({"budget_usd": -1}, "budget_usd: is -1; take"),
+        ({"scopes": ["console:read"]}, "scopes: is 'console:read', which is for operators; create a key of '_system'"),
         ({"budget_usd": 9e-10}, "budget_usd: is less than a nano-dollar; use a larger amount, or 0 to allow nothing"),
-        ({"monthly_limit_usd": nan}, "monthly_limit_usd: is nan; take"),
-        ({"limits": 60}, "limits: is 60; pass RateLimits("),
     ],
     ids=str,
 )
@@ -521,12 +404,6 @@ async def test_invalid_keys_are_refused_with_a_hint(terms: dict[str, Any], probl
     if "environment" not in terms:
         key = (await console.create_key("acme", name="x")).key
         assert (await said(console.change_key("acme", key.id, **terms))).startswith(problem)
-
-
-async def test_a_key_needs_an_account(console: Console) -> None:
-    with pytest.raises(NotFound, match="no account 'umbra'"):
-        await console.create_key("umbra", name="x")
-    assert await console.keys("umbra") == []
 
 
 async def test_an_operators_key_is_administered_like_another(console: Console, storage: Storage) -> None:
@@ -553,21 +430,13 @@ async def test_an_operators_key_is_administered_like_another(console: Console, s
     ("terms", "problem"),
     [
         ({"scopes": None}, "scopes: are missing for an operator's key; pass a list of 'console:read', 'console:write'"),
-        ({"scopes": []}, "scopes: is empty; pass a list of 'console:read', 'console:write'"),
-        ({"scopes": "console:read"}, "scopes: is 'console:read'; pass a list of "),
         ({"scopes": ["console:read", "route"]}, "scopes: is 'route', which an operator's key cannot have; pass a list"),
-        ({"name": ""}, "name: must be 1 to 100 printable characters, got ''"),
         ({"environment": "sandbox"}, "environment: is 'sandbox'; take 'production'"),
-        *(
-            ({name: value}, f"{name}: cannot be set for an operator's key; leave it out")
-            for name, value in {
-                "limits": LIMITS, "budget_usd": 1, "daily_limit_usd": 1, "weekly_limit_usd": 1,
-                "monthly_limit_usd": 1, "models": ["openai/*"], "policies": ["support"],
-            }.items()
-        ),
+        ({"limits": LIMITS}, "limits: cannot be set for an operator's key; leave it out"),
+        ({"models": ["openai/*"]}, "models: cannot be set for an operator's key; leave it out"),
     ],
     ids=str,
-)  # fmt: skip
+)
 async def test_an_operators_key_has_no_terms_of_an_account(
     terms: dict[str, Any], problem: str, console: Console
 ) -> None:
@@ -580,19 +449,6 @@ async def test_an_operators_key_has_no_terms_of_an_account(
         assert await console.keys("_system") == [key]
 
 
-@pytest.mark.parametrize("scope", ["console:read", "console:write"])
-async def test_a_key_of_an_account_has_no_scope_of_operators(scope: Any, console: Console) -> None:
-    await console.create_account("acme")
-    key = (await console.create_key("acme", name="x")).key
-    for doing in (
-        console.create_key("acme", name="x", scopes=["route", scope]),
-        console.change_key("acme", key.id, scopes=[scope]),
-    ):
-        problem = f"scopes: is '{scope}', which is for operators; create a key of '_system' with it"
-        assert await said(doing) == problem
-    assert await console.keys("acme") == [key]
-
-
 async def test_no_key_is_created_without_a_persistent_secret(clock: FakeClock) -> None:
     storage = Watched()
     console = Console(storage, clock=clock)
@@ -603,13 +459,6 @@ async def test_no_key_is_created_without_a_persistent_secret(clock: FakeClock) -
         await console.create_key("acme", name="x")
     told = Console(storage, clock=clock, secret="0123456789abcdef" * 4)
     assert await holds(told, await told.create_key("acme", name="x"))
-
-
-async def test_consoles_of_one_storage_share_keys(storage: Storage, clock: FakeClock) -> None:
-    one, other = Console(storage, clock=clock), Console(storage, clock=clock)
-    await one.create_account("acme")
-    assert await holds(other, await one.create_key("acme", name="x"))
-    await one.aclose()
 
 
 # Incidents
@@ -648,11 +497,8 @@ async def test_an_incident_is_stored_with_its_event_and_resolved_once(
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"title": ""}, "title: must be 1 to 200 printable characters"),
         ({"severity": "huge"}, "severity: is 'huge'; take 'minor', 'major', 'critical'"),
-        ({"status_url": "status.example"}, "status_url: is 'status.example'; start it with https://"),
         ({"status_url": "javascript:alert(1)"}, "status_url: is 'javascript:alert(1)'; start it with https://"),
-        ({"status_url": 7}, "status_url: must be 1 to 2000 printable characters, got 7"),
     ],
     ids=str,
 )
@@ -690,12 +536,3 @@ async def test_a_router_refuses_a_revoked_key_at_once(clock: FakeClock) -> None:
         await router.route("hi", caller=caller)
     assert clock.time() == START.timestamp()
     await router.aclose()
-
-
-async def test_unexpected_storage_errors_are_internal_errors(clock: FakeClock) -> None:
-    class Broken(MemoryStorage):
-        async def read(self, account: str, query: Any) -> Any:
-            raise KeyError("sk_live_canary")
-
-    with pytest.raises(InternalError, match=r"^the storage failed with KeyError$"):
-        await Console(Broken(), clock=clock).account("acme")

@@ -132,10 +132,3 @@ def test_a_decision_that_no_prediction_changed_replays() -> None:
     router, given, plan = old_decision(reading=READING)
     plan["digest"] = "of the input with its reading"
     assert outcome(router, given)["plan"] | {"digest": plan["digest"]} == plan
-
-
-def test_a_decision_by_a_hosts_predictor_replays() -> None:
-    router, given, plan = old_decision(quality=[500_000] * len(Catalogue().models))
-    found = outcome(router, given)["plan"]
-    assert {each["quality"] for each in found["candidates"]} == {0.5}
-    assert found["digest"] not in (plan["digest"], "")

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from routewright import Agent, Answer, AnthropicProvider, Catalogue, OpenAIProvider, Router, ValidationFailed
+from routewright import Agent, AnthropicProvider, Catalogue, OpenAIProvider, Router, ValidationFailed
 from routewright._core.request.read import ROUTE_ARGUMENTS
-from routewright.agent import RunOptions
 from routewright.policies import read_policies
 from routewright.wire import RouteRequest
 from routewright.wire.foreign import HINTS
@@ -39,35 +38,19 @@ DOORS: Mapping[str, Callable[..., object]] = {
     ("door", "name", "hint"),
     [
         ("route", "messages", FIRST),
-        ("decide", "prompt", FIRST),
-        ("stream", "input", FIRST),
-        ("route", "result_type", "it is 'output_type' here, an argument of route()"),
         ("decide", "output_type", "it is an argument of route(); elsewhere set params={'response_format': ...}"),
         ("route", "response_format", "it is 'params.response_format' here"),
-        ("route", "temperature", "it is 'params.temperature' here"),
         ("route", "max_tokens", "'params.max_output_tokens' caps the answer, 'budget.maxTokens' the whole call"),
-        ("route", "model", "it is 'models' here, a list of ids"),
         ("route", "instructions", 'pass a message with the role "system"'),
-        ("route", "num_retries", "it is 'max_retries' here"),
         ("route", "fallbacks", "it is 'fallback' here: {\"models\": [...]}"),
-        ("route", "routing_strategy", "did you mean 'strategy'?"),
         ("route", "timeuot", "did you mean 'timeout'?"),
-        ("Agent", "instructions", "it is 'system' here"),
-        ("Agent", "system_prompt", "it is 'system' here"),
-        ("Agent", "result_type", "it is 'output_type' here"),
         ("Agent", "max_turns", "it is 'max_steps' here"),
-        ("Agent", "model", "it is 'models' here, a list of ids"),
         ("Agent", "stream", "call agent.stream(...)"),
-        ("Agent", "max_step", "did you mean 'max_steps'?"),
         ("run", "prompt", "it is 'task' here"),
         ("Router", "model_list", "models come with the providers; route(models=[...]) or a Policy chooses from them"),
         ("sandbox", "num_retries", "it is 'max_retries' here"),
-        ("Router", "fallbacks", "pass it to route(), or set it in a Policy"),
         ("Router", "provider", "did you mean 'providers'?"),
         ("OpenAI", "api_base", "it is 'base_url' here"),
-        ("Anthropic", "api_base", "it is 'base_url' here"),
-        ("OpenAI", "key", "it is 'api_key' here"),
-        ("OpenAI", "time_out", "did you mean 'timeout'?"),
     ],
 )
 def test_an_argument_of_another_library_is_answered_with_ours(door: str, name: str, hint: str) -> None:
@@ -94,23 +77,11 @@ def test_known_arguments_are_all_listed(door: str, absent: set[str]) -> None:
     assert not known & absent
 
 
-def test_known_arguments_of_a_run_are_all_listed() -> None:
-    with pytest.raises(ValidationFailed) as refused:
-        DOORS["run"](nonsense="x")
-    assert {*str(refused.value).partition("known: ")[2].split(", ")} >= RunOptions.__annotations__.keys()
-
-
 @pytest.mark.parametrize(
     ("name", "ours"),
     [
         ("text", "output"),
-        ("content", "output"),
-        ("choices", "output"),
         ("cost", "routing.cost_usd"),
-        ("model", "routing.selected_model"),
-        ("tokens", "routing.tokens"),
-        ("id", "trace_id"),
-        ("parsed", "data"),
         ("model_dump", "to_dict()"),
     ],
 )
@@ -132,18 +103,6 @@ def test_an_attribute_of_an_agents_answer_is_answered_with_ours() -> None:
             getattr(answer, name)
         assert attrgetter(ours)(answer) is not None
     assert copy.copy(answer).output == answer.output
-
-
-def test_a_subclass_of_an_answer_has_its_hints() -> None:
-    class Mine(Answer):
-        pass
-
-    answer = copy.copy(ANSWER)
-    answer.__class__ = Mine
-    assert not hasattr(answer, "nonsense")
-    assert copy.copy(answer).output == ANSWER.output
-    with pytest.raises(AttributeError, match=r"^'Mine' object has no attribute 'text'; it is 'output' here$"):
-        answer.text  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_tokens_are_not_looked_for_in_the_request_window() -> None:
@@ -182,12 +141,8 @@ def test_an_unknown_model_says_how_to_add_one() -> None:
     ("table", "key", "hint"),
     [
         ("[policies.budget]", "max_cost", "did you mean 'max_cost_usd'?"),
-        ("[policies.budget]", "token", "known: max_cost_usd, max_tokens"),
         ("[policies.budget]", "goal", "it belongs in another table"),
-        ("[policies.cache]", "max_eror", "did you mean 'max_error'?"),
-        ("[policies.fallback]", "max_retry", "did you mean 'max_retries'?"),
         ("[[policies.classes]]\nmatch = {}", "gaol", "did you mean 'goal'?"),
-        ("", "gaol", "did you mean 'goal'?"),
     ],
 )
 def test_a_wrong_key_of_a_policy_is_compared_with_those_of_its_table(
@@ -204,12 +159,7 @@ def test_a_wrong_key_of_a_policy_is_compared_with_those_of_its_table(
     ("line", "said"),
     [
         ("input_us = 1", "input_us: unknown key; did you mean 'input_usd'?"),
-        ("nonsense = 1", "nonsense: unknown key; known: input_usd, output_usd, "),
         ("input_cost_per_token = 1", "input_cost_per_token: unknown key; it is 'input_usd' here, per million tokens"),
-        (
-            "output_cost_per_token = 1",
-            "output_cost_per_token: unknown key; it is 'output_usd' here, per million tokens",
-        ),
         ("pricing_per_1m = 1", "pricing_per_1m: unknown key; it is 'prices' in a file"),
     ],
 )

@@ -15,11 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import ValidationError
 
-from routewright import Catalogue, Router
+from routewright import Router
 from routewright.backends.providers.hosts import ENDPOINTS
 from routewright.cli import main
 from routewright.cli.litellm import Configuration
-from routewright.policies import read_policies
 
 Capture = pytest.CaptureFixture[str]
 COMPANY = """
@@ -118,20 +117,6 @@ def test_a_program_is_written_that_routes_as_the_proxy_did(capsys: Capture) -> N
     router.blocking.close()
 
 
-def test_the_files_hold_what_the_configuration_says() -> None:
-    assert importing(COMPANY) == 0
-    models = {model.id: model for model in Catalogue.load("gateway/models.json").models}
-    assert models["azure/chat-eu"].pricing_per_1m == models["openai/gpt-4.1"].pricing_per_1m
-    assert models["anthropic/claude-sonnet-4-5-20250929"].tags == ("careful",)
-    assert models["custom/support-8b"].context_window == 32_000
-    assert models["custom/support-8b"].pricing_per_1m.input_usd == 0.1  # type: ignore[union-attr]
-    policies = {policy.name: policy for policy in read_policies("gateway/policies.json")}
-    program = Path("gateway/gateway.py").read_text()
-    assert "api_key=os.environ['AZURE_EUROPE_KEY'], base_url=os.environ['AZURE_EUROPE']" in program
-    router = Router.sandbox(catalogue=Catalogue([*models.values()]), policies=[*policies.values()])
-    assert router.blocking.route("Hi", policy_id="chat").routing.selected_model == "azure/chat-eu"
-
-
 SECRETS = """
 model_list:
   - model_name: chat
@@ -171,20 +156,12 @@ LEFT_OUT = "has no counterpart; write it as vendor/model, or add a LiteLLMProvid
     ("params", "note"),
     [
         ({"rpm": 60}, ".rpm: has no counterpart; nothing needs to be done: a model that answers 429 is set aside"),
-        ({"weight": 2}, ".weight: has no counterpart; list the models in 'prefer'"),
         ({"temperature": 0}, ".temperature: has no counterpart; write it into 'params'"),
-        ({"thinking": {}}, ".thinking: has no counterpart; write 'reasoning' into 'params'"),
-        ({"api_version": "1"}, ".api_version: has no counterpart; nothing needs to be done: Azure's v1 API"),
-        ({"timeout": 9}, ".timeout: has no counterpart; pass it to the provider in gateway.py"),
         ({"odd": 1}, ".odd: has no counterpart; it is left out"),
         ({"model": "openai/text-embedding-3-small"}, ": 'openai/text-embedding-3-small' is not a chat model"),
-        ({"mode": "image_generation"}, ": 'openai/gpt-4.1' is not a chat model"),
-        ({"model": "os.environ/MODEL"}, f": 'os.environ/MODEL' {LEFT_OUT}"),
         ({"model": "bedrock/amazon.nova-pro-v1:0"}, f": 'bedrock/amazon.nova-pro-v1:0' {LEFT_OUT}"),
-        ({"model": "gemini-1.5-pro"}, f": 'gemini-1.5-pro' {LEFT_OUT}"),
         ({"custom_llm_provider": "vertex_ai"}, f": 'openai/gpt-4.1' {LEFT_OUT}"),
         ({"litellm_credential_name": "one"}, ": 'openai/gpt-4.1' has no address; write the model's name"),
-        ({"model": "custom_openai/x"}, ": 'custom_openai/x' has no address"),
         ({"model": "openai/*", "api_base": "http://host/v1"}, ": 'openai/*' has no address"),
     ],
 )
@@ -198,21 +175,11 @@ def test_what_a_deployment_loses_is_listed(params: dict[str, Any], note: str) ->
     [
         ({"guardrails": []}, "guardrails: has no counterpart; write 'guardrails' into"),
         (
-            {"router_settings": {"redis_host": "h"}},
-            "router_settings.redis_host: has no counterpart; pass coordination=",
-        ),
-        ({"router_settings": {"routing_strategy": "x"}}, "router_settings.routing_strategy: has no counterpart; write"),
-        (
             {"router_settings": {"fallbacks": [{"chat": ["gone"]}]}},
             "router_settings: 'gone' is no group of chat models",
         ),
         ({"router_settings": {"model_group_alias": {"a": {"model": "chat"}}}}, "router_settings: "),
         ({"litellm_settings": {"callbacks": ["x"]}}, "litellm_settings.callbacks: has no counterpart; export calls"),
-        (
-            {"litellm_settings": {"request_timeout": 9}},
-            "litellm_settings.request_timeout: has no counterpart; pass time",
-        ),
-        ({"litellm_settings": None}, "litellm_settings: has no counterpart; it is left out"),
     ],
 )
 def test_settings_without_a_counterpart_are_listed(settings: dict[str, Any], note: str) -> None:
@@ -238,10 +205,8 @@ def test_an_entry_that_is_no_deployment_is_listed_and_fails_the_command(broken: 
     [
         ({"model": "gemini-2.5-pro"}, "GeminiProvider(name='google'"),
         ({"model": "gpt-4.1-2025-04-14"}, "OpenAIProvider(name='openai'"),
-        ({"api_base": "https://api.openai.com/v1"}, "OpenAIProvider(name='openai'"),
         ({"api_base": "https://api.openai.com.evil.example/v1"}, "OpenAIProvider(name='custom'"),
         ({"api_base": "https://evil.example/api.openai.com/v1"}, "OpenAIProvider(name='custom'"),
-        ({"base_url": "http://localhost:9/v1"}, "OpenAIProvider(name='custom'"),
     ],
 )
 def test_a_model_goes_to_the_vendor_that_it_went_to(params: dict[str, str], call: str) -> None:
@@ -249,7 +214,7 @@ def test_a_model_goes_to_the_vendor_that_it_went_to(params: dict[str, str], call
     assert call in texts["gateway.py"]
 
 
-@pytest.mark.parametrize("group", ["auto", "auto:cost", "policy:x", "openai/gpt-4o"])
+@pytest.mark.parametrize("group", ["auto", "policy:x"])
 def test_a_group_named_like_ours_is_noted(group: str) -> None:
     note = f"model_list[0]: '{group}' has a meaning here; send 'policy:{group}' for the group"
     configuration = Configuration({"model_list": [deployment() | {"model_name": group}]})
@@ -294,11 +259,7 @@ BOMB = "".join(f"k{n}: &a{n} [{', '.join([f'*a{n - 1}' if n else 'x'] * 9)}]\n" 
             "model_list: []",
             "is not a configuration of LiteLLM's proxy: Expected `array` of length >= 1 - at `$.model_list`",
         ),
-        ("- model_list", "config.yaml: is not a configuration of LiteLLM's proxy: Expected `object`, got `array`"),
         ("", "Expected `object`, got `null`"),
-        ("model_list: gpt-4", "Expected `array`, got `str` - at `$.model_list`"),
-        ("model_list: [{a: .inf}]", "Out of range float values are not JSON compliant"),
-        ("model_list: [{2020-01-01: a}]", "keys must be str, int, float, bool or None, not date"),
         ("model_list: [&x {a: *x}]", "Circular reference detected"),
         (BOMB, "it has more than 1048576 characters with its aliases expanded"),
         (
@@ -306,7 +267,6 @@ BOMB = "".join(f"k{n}: &a{n} [{', '.join([f'*a{n - 1}' if n else 'x'] * 9)}]\n" 
             "models.json: models[0].context_window: must be a whole number from 1",
         ),
         ("model_list:\n  - {model_name: x\n", "config.yaml:3: is not YAML; correct it"),
-        ("model_list: *nobody", "config.yaml:1: is not YAML"),
         ("model_list: !!python/object:os.system []", "config.yaml:1: is not YAML"),
     ],
 )

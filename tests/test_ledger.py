@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import AsyncIterator
-from datetime import date, datetime, timedelta, timezone
+from datetime import date
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 
 from routewright import Ledger, MemoryStorage, ValidationFailed
 from routewright.errors import InternalError, UnsupportedWrite
-from routewright.ledger import PIECE, BlockingLedger
+from routewright.ledger import PIECE
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
 from routewright.testing.provider import Turn
@@ -75,18 +74,6 @@ async def all_rows(ledger: Ledger, **asked: Any) -> list[str]:
 # Making one
 
 
-@pytest.mark.parametrize("name", ["", "_system", "a\nb", 7, None])
-def test_an_invalid_account_is_refused(name: Any) -> None:
-    with pytest.raises(ValidationFailed, match=r"^account: "):
-        Ledger("memory:").as_account(name)
-
-
-async def test_async_with_closes_the_storage(tmp_path: Path) -> None:
-    async with Ledger(f"sqlite:///{tmp_path}/calls.db") as ledger:
-        assert await ledger.sums() == []
-    assert repr(ledger) == f"Ledger({ledger._storage!r})"
-
-
 # Rows
 
 
@@ -111,11 +98,8 @@ async def test_any_number_of_rows_is_read_once_each(firm: Firm) -> None:
     ("asked", "numbers"),
     [
         ({"since": "2026-11-20"}, [3, 2]),
-        ({"until": "2026-11-20T12:00:00Z"}, [1]),
         ({"since": date(2026, 11, 19), "until": date(2026, 11, 21)}, [2, 1]),
-        ({"since": datetime(2026, 11, 20, 14, tzinfo=timezone(timedelta(hours=2)))}, [3, 2]),
         ({"trace_id": "tr_0002"}, [2]),
-        ({"trace_id": "trc_0002", "until": "2026-11-20"}, []),
         ({"trace_id": "tr_0004"}, []),
     ],
 )
@@ -129,10 +113,7 @@ async def test_rows_can_be_selected_by_time_and_call(firm: Firm, asked: dict[str
     ("asked", "said"),
     [
         ({"since": "2026-11-22", "until": "2026-11-21"}, "^since: is .*, after .*, the until"),
-        ({"since": "yesterday"}, "^since: is 'yesterday'; write a timestamp"),
-        ({"until": datetime(2026, 11, 20)}, "^until: is"),
         ({"trace_id": 7}, "^trace_id: "),
-        ({"account": "_system"}, "^account: "),
     ],
 )
 async def test_invalid_selections_of_rows_are_refused(firm: Firm, asked: dict[str, Any], said: str) -> None:
@@ -149,20 +130,6 @@ async def test_days_of_sums_are_inclusive_and_default_to_the_last_seven(firm: Fi
     assert [each.charge_nanos for each in await firm.ledger.sums()] == [10, 100]
     assert [each.charge_nanos for each in await firm.ledger.sums("2026-11-14", date(2026, 11, 15))] == [1, 10]
     assert await firm.ledger.sums("2026-11-14", account="other") == []
-
-
-@pytest.mark.parametrize(
-    ("days", "said"),
-    [
-        (("2026-11-22", "2026-11-21"), "^first: is 2026-11-22, after 2026-11-21, the last; swap them$"),
-        (("2000-01-01", "2026-11-21"), "^first: is 2000-01-01, 9822 days up to 2026-11-21, the last; take at most"),
-        (("november", None), "^first: is 'november'; write YYYY-MM-DD$"),
-        ((None, 20261121), "^last: is 20261121; write YYYY-MM-DD$"),
-    ],
-)
-async def test_invalid_days_are_refused(firm: Firm, days: tuple[Any, Any], said: str) -> None:
-    with pytest.raises(ValidationFailed, match=said):
-        await firm.ledger.sums(*days)
 
 
 async def test_sums_are_by_day_model_and_kind(firm: Firm) -> None:
@@ -263,16 +230,6 @@ async def test_a_storage_without_a_ledger_says_so_and_a_broken_one_only_its_erro
 
 
 # Without await
-
-
-def test_every_async_method_has_a_blocking_twin() -> None:
-    waits = {
-        name
-        for name, method in inspect.getmembers(Ledger, inspect.isfunction)
-        if not name.startswith("_") and (inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method))
-    }
-    twins = {name for name, _ in inspect.getmembers(BlockingLedger, inspect.isfunction) if not name.startswith("_")}
-    assert waits - {"aclose"} == twins - {"close"}
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])

@@ -16,14 +16,13 @@ from fastapi.responses import JSONResponse
 from hypothesis import given
 from hypothesis import strategies as st
 from openapi_spec_validator import validate
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter
 from starlette.testclient import TestClient
 
 from routewright import (
     Agent,
     Answer,
     Decision,
-    Event,
     Model,
     Policy,
     Router,
@@ -33,8 +32,8 @@ from routewright import (
     Trace,
 )
 from routewright.agent import AgentAnswer
-from routewright.router import PolicyCheck, WhyNot
-from routewright.wire import CacheReport, Content, FallbackReport, LatencyReport, Message, Page, TraceItem, UsageReport
+from routewright.router import PolicyCheck
+from routewright.wire import Content, LatencyReport, Message, Page, TraceItem, UsageReport
 from routewright.wire.plain import PlainData, Struct, preformatted
 from tests.tables import table
 
@@ -61,8 +60,6 @@ def results(router: Router) -> dict[str, PlainData]:
         "agent": Agent(router, tools=["calculator"]).blocking.run("What is 2 + 2?"),
         "page": traces.query(),
         "usage": traces.usage(),
-        "cache": traces.cache_report(),
-        "fallback": traces.fallback_report(),
         "latency": traces.latency_report(),
         "model": router.models()[0],
         "policy": router.policies()[0],
@@ -71,7 +68,7 @@ def results(router: Router) -> dict[str, PlainData]:
     }
 
 
-KINDS = "answer response decision trace agent page usage cache fallback latency model policy check".split()
+KINDS = "answer response decision trace agent page usage latency model policy check".split()
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "why not"])
@@ -93,16 +90,6 @@ def test_dicts_use_the_field_names_of_http(results: dict[str, PlainData], router
     assert read.to_dict()["fallback"] == {"maxRetries": 0}
 
 
-def test_a_decision_holds_candidates_and_rejections(results: dict[str, PlainData]) -> None:
-    decision = results["decision"]
-    assert isinstance(decision, Decision)
-    told = decision.to_dict()
-    assert told["model"] == decision.model
-    assert told["candidates"][0]["model"] == decision.model
-    assert len(told["rejected"]) == len(decision.rejected)
-    assert told["reason"] == decision.reason
-
-
 # Notebooks
 
 
@@ -113,14 +100,6 @@ def test_a_text_of_a_notebook_is_escaped_and_complete(text: str) -> None:
     assert len(inside) == len(html) - len("<pre></pre>")
     assert not {*"<>\"'"} & {*inside}
     assert unescape(inside) == re.sub("[\ud800-\udfff]", "?", text)
-
-
-def test_a_notebook_shows_answers_reasons_and_traces(results: dict[str, PlainData]) -> None:
-    answer = results["answer"]
-    assert isinstance(answer, Answer)
-    assert answer._repr_html_() == preformatted(answer.output)
-    assert answer.decision._repr_html_() == preformatted(answer.decision.reason)
-    assert answer.trace._repr_html_() == preformatted(answer.trace.to_json(indent=2))
 
 
 def test_a_notebook_shows_no_prompt_and_no_captured_content() -> None:
@@ -164,13 +143,6 @@ def test_pydantic_reads_plain_data_back(results: dict[str, PlainData]) -> None:
             assert adapter.dump_python(result) == result.to_dict()
 
 
-def test_pydantic_reports_what_does_not_fit() -> None:
-    with pytest.raises(ValidationError, match="unknown field `gaol`"):
-        TypeAdapter(Policy).validate_python({"name": "p", "gaol": "cost"})
-    with pytest.raises(ValidationError, match="dict is not Answer"):
-        TypeAdapter(Answer).validate_python({"output": "Hello"})
-
-
 class Both(BaseModel):
     answer: Answer
     traces: list[Trace]
@@ -183,51 +155,23 @@ def app_of(router: Router, results: dict[str, Any]) -> FastAPI:
     async def plain(kind: str):  # type: ignore[no-untyped-def]
         return results[kind]
 
-    @app.get("/kinds/answer")
-    async def answer() -> Answer[Any]:
-        return results["answer"]  # type: ignore[no-any-return]
-
-    @app.get("/kinds/response")
-    async def response() -> RouteResponse:
-        return results["response"]  # type: ignore[no-any-return]
-
-    @app.get("/kinds/decision")
-    def decision() -> Decision:
-        return results["decision"]  # type: ignore[no-any-return]
-
-    @app.get("/kinds/trace")
-    def trace() -> Trace:
-        return results["trace"]  # type: ignore[no-any-return]
-
-    @app.get("/kinds/agent")
-    def agent() -> AgentAnswer[Any]:
-        return results["agent"]  # type: ignore[no-any-return]
-
-    @app.get("/kinds/page")
-    def page() -> Page[TraceItem]:
-        return results["page"]  # type: ignore[no-any-return]
-
-    reports = {"usage": UsageReport, "cache": CacheReport, "fallback": FallbackReport, "latency": LatencyReport}
-    others = {"model": Model, "policy": Policy, "check": PolicyCheck}
-    for kind, shape in (reports | others).items():
+    shapes = {
+        "answer": Answer[Any], "response": RouteResponse, "decision": Decision, "trace": Trace,
+        "agent": AgentAnswer[Any],
+        "page": Page[TraceItem], "usage": UsageReport, "latency": LatencyReport, "model": Model, "policy": Policy,
+        "check": PolicyCheck,
+    }  # fmt: skip
+    for kind, shape in shapes.items():
         app.get(f"/kinds/{kind}", response_model=shape)(lambda kind=kind: results[kind])
 
     @app.get("/models")
     def models() -> list[Model]:
         return router.models()
 
-    @app.get("/model-or-none")
-    def maybe() -> Model | None:
-        return None
-
     @app.get("/both")
     async def both() -> Both:
         answer = await router.route("Hello")
         return Both(answer=answer, traces=[answer.trace])
-
-    @app.get("/events")
-    def events() -> list[Event | TraceItem | WhyNot]:
-        return []
 
     @app.get("/wrong")
     def wrong() -> Answer[Any]:
@@ -238,7 +182,7 @@ def app_of(router: Router, results: dict[str, Any]) -> FastAPI:
         return await router.route(request)
 
     @app.exception_handler(RouterError)
-    async def told(_: object, error: RouterError) -> JSONResponse:
+    async def respond(_: object, error: RouterError) -> JSONResponse:
         return JSONResponse(error.body, error.status_code, error.headers)
 
     return app
@@ -262,7 +206,6 @@ def test_fastapi_returns_results_within_others(client: TestClient, router: Route
     assert client.get("/models").json() == [model.to_dict() for model in router.models()]
     both = client.get("/both").json()
     assert both["answer"]["trace_id"] == both["traces"][0]["id"]
-    assert client.get("/model-or-none").json() is None
     with pytest.raises(ResponseValidationError, match="dict is not Answer"):
         client.get("/wrong")
 
@@ -280,12 +223,6 @@ def test_fastapi_takes_a_request(client: TestClient) -> None:
     ("given", "said"),
     [
         ({"budget": {"maxCost": 1}}, "budget.maxCost: is not a field; did you mean 'maxCostUsd'?"),
-        (
-            {"budget": {"max_cost_usd": 1}},
-            "budget.max_cost_usd: is not a field; it is spelled 'maxCostUsd' in an object",
-        ),
-        ({"goal": "costs"}, "goal: must be one of cost, quality, stability, got 'costs'; did you mean 'cost'?"),
-        ({"gaol": "cost"}, "gaol: is not a field; did you mean 'goal'?"),
         ({"tools": {}}, "tools: must be an array, got an object; "),
     ],
 )

@@ -113,12 +113,6 @@ def test_the_draft_of_a_name_that_a_file_owns_is_compared_with_the_files_version
     assert '"goal": "cost"' in shown(capsys, "show", "desk")
 
 
-def test_one_policy_of_a_file_is_drafted(capsys: Capture) -> None:
-    assert [record["name"] for record in body(capsys, "draft", "cheap.toml", "nightly")["policies"]] == ["nightly"]
-    said = shown(capsys, "draft", "cheap.toml", "nigtly", code=2)
-    assert said == "routewright: NAME: 'nigtly' is not in cheap.toml; did you mean 'nightly'?\n"
-
-
 def test_the_rules_that_show_writes_are_a_file_to_draft(capsys: Capture) -> None:
     publish(capsys)
     capsys.readouterr()
@@ -144,13 +138,6 @@ def test_a_diff_shows_rules_and_weights(capsys: Capture) -> None:
     ]
     shown(capsys, "draft", "cheap.toml", "desk")
     assert "nothing changes" in shown(capsys, "diff", "desk")
-
-
-def test_versions_say_who_why_and_what_serves(capsys: Capture) -> None:
-    publish(capsys)
-    newer, older = body(capsys, "versions", "desk")["versions"]
-    assert (newer["version"], newer["by"], newer["note"]) == ("desk@2026-11-22.2", "ada", "good.toml")
-    assert (newer["state"], older["state"]) == ("in force", None)
 
 
 def test_rollback_returns_to_the_version_before_or_to_a_label(capsys: Capture) -> None:
@@ -223,8 +210,3 @@ def test_whoever_has_no_user_name_signs_with_none(capsys: Capture, monkeypatch: 
     monkeypatch.setattr("routewright.cli.policies.getuser", nobody)
     assert body(capsys, "draft", "cheap.toml", "desk")["policies"][0]["drafted_by"] == ""
     assert body(capsys, "draft", "cheap.toml", "nightly", "--by", "ci")["policies"][0]["drafted_by"] == "ci"
-
-
-def test_an_empty_store_says_how_to_begin(capsys: Capture) -> None:
-    main(["accounts", "create", "acme"])
-    assert "the store has no policy; 'routewright policies draft FILE' adds one" in shown(capsys, "ls")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from routewright import Policy, Router, ValidationFailed
+from routewright import Policy, ValidationFailed
 from routewright.errors import Problem
 from routewright.policies import read_policies
 from routewright.wire import (
@@ -132,24 +132,9 @@ def test_every_key_of_a_file_reaches_the_policy(tmp_path: Path, name: str) -> No
             "policies.toml: policies[1].modells: unknown key; did you mean 'models'?",
         ),
         (
-            "policies.json",
-            '{"policies": [\n {"name": "a",\n  "goal": "speed"}]}',
-            "policies.json: policies[0].goal: must be 'cost', 'quality' or 'stability', got 'speed'",
-        ),
-        (
             "policies.toml",
             '[[policies]]\nname = "a"\nmax_cost_usd = 0.01',
             "policies.toml: policies[0].max_cost_usd: unknown key; it belongs in another table",
-        ),
-        (
-            "policies.toml",
-            '[[policies]]\nname = "a"\n[budget]\nmax_cost_usd = 0.01',
-            "policies.toml: budget: unknown key; it belongs in another table",
-        ),
-        (
-            "policies.toml",
-            '[[policies]]\nname = "a"\nguardrails = ["pii"]',
-            "policies.toml: policies[0].guardrails[0]: must be a table or object, got 'pii'",
         ),
         (
             "policies.toml",
@@ -159,30 +144,9 @@ def test_every_key_of_a_file_reaches_the_policy(tmp_path: Path, name: str) -> No
         ),
         (
             "policies.toml",
-            '[[policies]]\nname = "a"\n\n[[policies.guardrails]]\npatterns = ["email"]\n',
-            "policies.toml: policies[0].guardrails[0].action: is missing",
-        ),
-        (
-            "policies.toml",
-            '[[policies]]\nname = "a"\n\n[[policies.guardrails]]\naction = "drop"\ndeny = ["x"]\n',
-            "policies.toml: policies[0].guardrails[0].action: must be 'redact' or 'block', got 'drop'",
-        ),
-        (
-            "policies.toml",
-            '[[policies]]\nname = "a"\n\n[[policies.guardrails]]\naction = "block"\n',
-            "policies.toml: policies['a'].guardrails[0]: has nothing to look for; "
-            "set 'patterns', 'deny', 'custom', or several of them",
-        ),
-        (
-            "policies.toml",
             '[[policies]]\nname = "a"\n\n[[policies.guardrails]]\naction = "block"\ndeny = ["x", " "]\nstages = []',
             "policies.toml: policies['a'].guardrails[0].deny[1]: must be 1 to 200 printable characters, got ''\n"
             "policies.toml: policies['a'].guardrails[0].stages: must name at least one; one of input, output",
-        ),
-        (
-            "policies.toml",
-            '[[policies]]\nname = "a"\ndeny = ["x"]',
-            "policies.toml: policies[0].deny: unknown key; it belongs in another table",
         ),
         (
             "policies.toml",
@@ -198,35 +162,14 @@ def test_every_key_of_a_file_reaches_the_policy(tmp_path: Path, name: str) -> No
         ),
         (
             "policies.toml",
-            '[[policies]]\nname = "a"\ncapabilities = [\n "image",\n "video",\n]',
-            "policies.toml: policies[0].capabilities[1]: must be 'image', 'tools', 'json' or 'reasoning', got",
-        ),
-        (
-            "policies.toml",
             '[[policies]]\nname = "a"\nmodels = [\n "x",\n "x",\n]',
             "policies.toml: policies['a'].models[1]: lists 'x' again; list each model once",
         ),
         ("policies.toml", '[[policies]]\nname = "a"\nname = "b"\n', "policies.toml:3: is not TOML: Cannot overwrite"),
-        ("policies.toml", '[[policies]]\nname = "a\n', "policies.toml:2: is not TOML: Illegal"),
         ("policies.toml", '[[policies]]\nname = """a\n', "policies.toml: is not TOML: Unterminated"),
         ("policies.json", '{"policies": [\n}', "policies.json:2: is not JSON: Expecting value at line 2"),
-        (
-            "policies.json",
-            '{\n"policies": [{\n"a": 1, "a": 2}]}',
-            "policies.json: policies[0]: has the key 'a' twice",
-        ),
-        (
-            "policies.toml",
-            '[[policies]]\nname = "a"\ntimeout_ms = 0',
-            "policies.toml: policies[0].timeout_ms: must be a whole number from 1 to 3600000, got 0",
-        ),
-        (
-            "policies.toml",
-            '[[policies]]\nname = "p"\nmin_quality = 2',
-            "policies.toml: policies[0].min_quality: must be a number from 0 to 1, got 2",
-        ),
+        ("policies.json", '{\n"policies": [{\n"a": 1, "a": 2}]}', "policies.json: policies[0]: has the key 'a' twice"),
         ("policies.json", "{}", "policies.json: policies: is missing"),
-        ("policies.toml", 'policies = "all"', "policies.toml: policies: must be an array, got 'all'"),
         ("policies.toml", "policies = [5]", "policies.toml: policies[0]: must be a table or object, got 5"),
     ],
 )
@@ -246,8 +189,8 @@ def test_invalid_utf8_is_reported_with_its_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ['"' + '\\"' * 300_000, "a." * 62 + "b = 1\n", "# it's " + "a." * 99, "'" + "a." * 99],
-    ids=["quotes", "key", "comment", "text"],
+    ['"' + '\\"' * 300_000, "# it's " + "a." * 99],
+    ids=["quotes", "comment"],
 )
 def test_long_texts_are_not_taken_for_keys(tmp_path: Path, text: str) -> None:
     """The first took minutes when each of its quotes was taken for the beginning of a key."""
@@ -256,25 +199,6 @@ def test_long_texts_are_not_taken_for_keys(tmp_path: Path, text: str) -> None:
     with pytest.raises(ValidationFailed) as refused:
         read_policies(path)
     assert "parts" not in str(refused.value)
-
-
-def test_the_router_calls_only_models_that_the_file_allows(tmp_path: Path) -> None:
-    text = """
-[[policies]]
-name = "careful"
-models = ["openai/*", "anthropic/*"]
-exclude = ["*-nano"]
-capabilities = ["image"]
-min_quality = 0.9
-max_latency_ms = 20_000
-weights = { quality = 20, cost = 60, latency = 10, stability = 10 }
-"""
-    router = Router.sandbox(policies=read_policies(written(tmp_path, "policies.toml", text)))
-    decision = router.decide("What is in this picture?", policy_id="careful")
-    assert {each.model.partition("/")[0] for each in decision.candidates} <= {"openai", "anthropic"}
-    assert all(each.quality >= 0.9 and each.latency_s <= 20 for each in decision.candidates)
-    assert decision.reason.startswith("weights quality=20 cost=60 latency=10 stability=10: ")
-    assert router.replay(decision).digest == decision.digest
 
 
 KEYS = [*FULL, "goal", "strategy", "guardrails", "nmae", "", "a b", "max_cost_usd", "é"]

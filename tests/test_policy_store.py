@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
@@ -22,12 +21,7 @@ from routewright.wire import (
     Events,
     Model,
     PolicyChanged,
-    PolicyClass,
-    PolicyDifference,
-    PolicyMatch,
     PolicyRecord,
-    PolicyWeights,
-    WeightShift,
 )
 
 from .console_storage import START
@@ -93,19 +87,6 @@ async def test_a_draft_is_kept_with_its_author_and_time_and_changes_nothing_in_f
     assert [record.name for record in await policies.list()] == ["desk"]
 
 
-async def test_records_that_have_not_changed_are_not_decoded_again(policies: PolicyStore) -> None:
-    await policies.draft(DESK)
-    assert (await policies.get("desk")) is (await policies.get("desk"))
-
-
-async def test_an_invalid_draft_is_refused_naming_its_field(policies: PolicyStore) -> None:
-    with pytest.raises(ValidationFailed, match=r"policies\['desk'\]\.min_quality"):
-        await policies.draft(replace(DESK, min_quality=2.0))
-    with pytest.raises(ValidationFailed, match="is not a Policy"):
-        await policies.draft("desk")  # type: ignore[arg-type]
-    assert await policies.list() == []
-
-
 async def test_a_draft_made_from_an_older_one_is_refused(policies: PolicyStore, clock: FakeClock) -> None:
     mine = await policies.draft(DESK)
     await clock.advance(1.0)
@@ -117,12 +98,6 @@ async def test_a_draft_made_from_an_older_one_is_refused(policies: PolicyStore, 
         with pytest.raises(PreconditionFailed):
             await policies.draft(policy, expect=theirs)
     assert (await policies.draft(BEST, expect=await policies.get("desk"))).draft == BEST
-
-
-async def test_a_new_name_can_be_required(policies: PolicyStore) -> None:
-    await policies.draft(DESK, expect="absent")
-    with pytest.raises(PreconditionFailed, match="desk was expected to be absent"):
-        await policies.draft(BETTER, expect="absent")
 
 
 async def test_changes_of_another_record_than_expected_are_refused(policies: PolicyStore) -> None:
@@ -281,23 +256,6 @@ async def test_a_share_needs_a_version_in_force_and_a_fraction(policies: PolicyS
     assert await labels(policies) == (FIRST, None)
 
 
-async def test_a_draft_or_version_is_found_by_its_name_or_label(policies: PolicyStore) -> None:
-    await policies.draft(DESK, by="ada")
-    draft = await policies.find("desk")
-    assert (draft.label, draft.policy, draft.by) == ("draft", DESK, "ada")
-    await publish(policies, DESK, BETTER)
-    assert [(await policies.find(name)).label for name in ("desk", FIRST)] == [SECOND, FIRST]
-    await policies.retire("desk")
-    for name, problem in (
-        ("desk", "'desk' has neither a draft nor a version in force"),
-        ("disk", "there is no policy 'disk'; did you mean 'desk'"),
-        ("desk@2020-01-01", f"there is no version 'desk@2020-01-01'; known: '{SECOND}', '{FIRST}'"),
-        ("disk@2020-01-01", "there is no version 'disk@2020-01-01'; none is published"),
-    ):
-        with pytest.raises(NotFound, match=problem):
-            await policies.find(name)
-
-
 # back
 
 
@@ -327,11 +285,6 @@ async def test_a_retired_policy_is_out_of_force_until_it_is_rolled_back(
     assert (record.content, record.share, record.changed_by) == (None, None, "ada")
     assert (await policies.roll_back("desk")).label == SECOND
     assert (await announced(storage))[2:] == [(SECOND, None), (None, SECOND)]
-
-
-async def test_only_the_last_fifty_versions_are_remembered(policies: PolicyStore) -> None:
-    await publish(policies, *(replace(DESK, min_quality=number / 100) for number in range(52)))
-    assert len((await policies.get("desk")).previous) == 50
 
 
 # owners
@@ -409,19 +362,6 @@ async def test_a_draft_of_a_later_version_hides_nothing_else(tmp_path: Path, clo
         assert (record.draft, record.drafted_at) == (None, None)
 
 
-async def test_a_share_is_not_completed_over_a_draft_of_a_later_version(tmp_path: Path, clock: FakeClock) -> None:
-    path = tmp_path / "store.db"
-    async with Console(SqliteStorage(path, clock=clock), clock=clock) as console:
-        policies = console.policies
-        await publish(policies, DESK)
-        await policies.draft(replace(DESK, min_quality=0.1))
-        await policies.publish("desk", share=0.1)
-        await policies.draft(BETTER)
-        rewrite(path, PRESENT, LATER)
-        with pytest.raises(ValidationFailed, match="a newer draft"):
-            await policies.publish("desk")
-
-
 async def test_a_record_of_a_later_version_is_left_out_and_not_replaced(tmp_path: Path, clock: FakeClock) -> None:
     path = tmp_path / "store.db"
     storage = SqliteStorage(path, clock=clock)
@@ -454,46 +394,3 @@ async def test_a_published_text_of_a_later_version_is_a_version_without_text(
 
 
 # differences
-
-
-async def test_a_diff_names_fields_and_what_they_do_to_the_weights(policies: PolicyStore) -> None:
-    premium = PolicyClass(match=PolicyMatch(metadata={"tier": "premium"}), goal="quality")
-    await publish(policies, replace(DESK, classes=[premium], prefer=["openai/gpt-4.1"]))
-    weights = PolicyWeights(quality=10, cost=80, latency=5, stability=5)
-    await policies.draft(Policy(name="desk", weights=weights, classes=[premium, replace(premium, name="vip")]))
-    diff = await policies.diff("desk")
-    assert (diff.name, diff.against) == ("desk", FIRST)
-    assert diff.differences[:4] == (
-        PolicyDifference("classes", '["tier=premium"]', '["tier=premium","vip"]'),
-        PolicyDifference("classes[vip].goal", None, '"quality"'),
-        PolicyDifference("classes[vip].match.metadata.tier", None, '"premium"'),
-        PolicyDifference("classes[vip].name", None, '"vip"'),
-    )
-    assert [entry.path for entry in diff.differences[4:]] == [
-        *("goal", "prefer", "weights.cost", "weights.latency", "weights.quality", "weights.stability")
-    ]
-    quality = PolicyWeights(quality=70, cost=15, latency=10, stability=5)
-    assert diff.weights == (
-        WeightShift("", PolicyWeights(quality=38, cost=47, latency=10, stability=5), weights),
-        WeightShift("vip", None, quality),
-    )
-
-
-async def test_a_diff_compares_with_any_version_or_with_nothing(policies: PolicyStore) -> None:
-    await policies.draft(DESK)
-    assert (await policies.diff("desk")).against is None
-    await publish(policies, DESK, BETTER)
-    await policies.draft(DESK)
-    assert [entry.path for entry in (await policies.diff("desk")).differences] == ["goal"]
-    assert (await policies.diff("desk", FIRST)).differences == ()
-    with pytest.raises(NotFound, match="there is no version"):
-        await policies.diff("desk", "desk@2020-01-01")
-
-
-def test_the_blocking_twin_has_the_same_methods() -> None:
-    policies = Console(MemoryStorage()).blocking.policies
-    policies.draft(DESK)
-    assert policies.publish("desk").policy == DESK
-    assert [record.name for record in policies.list()] == ["desk"]
-    own = {name for name, method in vars(PolicyStore).items() if name[0] != "_" and inspect.iscoroutinefunction(method)}
-    assert own - {"aclose"} <= {*vars(type(policies))}

@@ -69,49 +69,6 @@ def test_recreating_the_secret_of_a_store_with_keys_is_logged_once(
     assert len(caplog.messages) == 1, "of no live key, nothing"
 
 
-def test_only_the_process_that_recreates_the_secret_warns(
-    store: SqliteStorage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    console = Console(store).blocking
-    console.create_account("acme")
-    console.create_key("acme", name="website")
-    console.close()
-    path = secret_path(store.path)
-    other = path.rename(path.with_name("other"))
-    link = os.link
-
-    def too_late(source: Any, target: Any) -> None:
-        link(other, target)
-        raise FileExistsError
-
-    monkeypatch.setattr(os, "link", too_late)
-    assert root_secret(SqliteStorage(store.path), {}) == other.read_bytes().strip()
-    assert caplog.messages == []
-
-
-@pytest.mark.parametrize("content", [b"", b"not a store, nor anything like it" * 40])
-def test_a_secret_is_created_beside_any_file(
-    content: bytes, store: SqliteStorage, caplog: pytest.LogCaptureFixture
-) -> None:
-    store.path.write_bytes(content)
-    assert len(root_secret(store, {})) == 64
-    assert caplog.messages == []
-
-
-def test_two_stores_have_different_secrets(tmp_path: Path) -> None:
-    one, two = (root_secret(SqliteStorage(tmp_path / name), {}) for name in ("one.db", "two.db"))
-    assert one != two
-
-
-def test_the_mode_does_not_depend_on_the_umask(store: SqliteStorage) -> None:
-    before = os.umask(0)
-    try:
-        root_secret(store, {})
-    finally:
-        os.umask(before)
-    assert secret_path(store.path).stat().st_mode & 0o777 == 0o600
-
-
 def test_the_variable_takes_precedence_and_creates_no_file(store: SqliteStorage) -> None:
     assert root_secret(store, {SECRET: GIVEN}) == GIVEN.encode()
     assert names(store.path.parent) == []
@@ -125,11 +82,8 @@ def test_the_variable_takes_precedence_and_creates_no_file(store: SqliteStorage)
     "secret, problem",
     [
         ("thirty-one characters and words", "has 31 bytes"),
-        ("a", "has 1 byte"),
-        ("aaaa" * 8, "has 1 distinct byte"),
         ("correctly" * 4, "has 7 distinct bytes"),
     ],
-    ids=["short", "one byte", "one letter", "a word"],
 )
 def test_a_secret_that_is_easy_to_guess_is_refused(secret: str, problem: str, store: SqliteStorage) -> None:
     said = f"{problem}; use at least 32 with 10 distinct ones, such as those of 'openssl rand -hex 32'"
@@ -145,10 +99,6 @@ def test_a_secret_that_is_easy_to_guess_is_refused(secret: str, problem: str, st
 def test_a_secret_with_a_surrogate_is_refused(secret: Any) -> None:
     with pytest.raises(ValidationFailed, match=r"^secret\[[01]\]: contains an unpaired surrogate"):
         Console(MemoryStorage(), secret=secret)
-
-
-def test_a_variable_may_hold_any_bytes(store: SqliteStorage) -> None:
-    assert root_secret(store, {SECRET: os.fsdecode(bytes(range(224, 256)))}) == bytes(range(224, 256))
 
 
 def test_the_previous_secret_has_its_own_variable(store: SqliteStorage) -> None:
@@ -169,7 +119,7 @@ def test_memory_has_one_random_secret_for_all_its_users() -> None:
     assert root_secret(MemoryStorage(), {}) != root_secret(storage, {})
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o660, 0o622, 0o666])
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o622])
 def test_a_file_that_others_can_read_or_write_is_refused(store: SqliteStorage, mode: int) -> None:
     root_secret(store, {})
     path = secret_path(store.path)
@@ -183,7 +133,7 @@ def test_a_file_that_others_can_read_or_write_is_refused(store: SqliteStorage, m
     root_secret(store, {})
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"short\n", b"a" * 64])
+@pytest.mark.parametrize("content", [b"", b"short\n"])
 def test_a_file_without_a_secret_is_refused_and_left_alone(store: SqliteStorage, content: bytes) -> None:
     path = secret_path(store.path)
     path.write_bytes(content)
@@ -223,12 +173,6 @@ def test_a_secret_of_another_user_is_refused(store: SqliteStorage) -> None:
         root_secret(SqliteStorage(store.path), {})
 
 
-def test_a_folder_is_refused(store: SqliteStorage) -> None:
-    secret_path(store.path).mkdir()
-    with pytest.raises(StorageUnavailable, match="is not a regular file"):
-        root_secret(store, {})
-
-
 def test_an_unreadable_file_is_refused(store: SqliteStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(*given: Any) -> Any:
         raise PermissionError(13, "Permission denied")
@@ -238,7 +182,7 @@ def test_an_unreadable_file_is_refused(store: SqliteStorage, monkeypatch: pytest
         root_secret(store, {})
 
 
-@pytest.mark.parametrize("failing", ["open", "fsync", "link"])
+@pytest.mark.parametrize("failing", ["open", "link"])
 def test_without_a_file_the_secret_is_random_and_a_warning_is_logged(
     store: SqliteStorage, failing: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -282,11 +226,6 @@ while (name := sys.stdin.readline().strip()):
 # Storages by URL
 
 
-@table("url", ["memory:", "memory://", "memory:/", "memory:///"])
-def test_memory_urls_have_only_a_scheme(url: str) -> None:
-    assert isinstance(open_storage(url), MemoryStorage)
-
-
 def test_a_path_follows_three_slashes_and_an_absolute_one_four(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for url, path in [
@@ -306,16 +245,9 @@ def test_a_path_follows_three_slashes_and_an_absolute_one_four(tmp_path: Path, m
         ("", "write memory: or sqlite:///traces.db"),
         ("t7.db", "is 't7.db'; write 'sqlite:///t7.db' for that file"),
         ("/tmp/t7.db", "write 'sqlite:////tmp/t7.db' for that file"),
-        ("memory", "write memory:"),
-        ("memory:traces", "write memory:"),
-        ("sqlite:", "four slashes before an absolute path"),
-        ("sqlite://traces.db", "four slashes before an absolute path"),
         ("sqlite:///", "four slashes before an absolute path"),
-        ("sqlite:///:memory:", "name a file"),
         ("sqlight:///traces.db", "did you mean 'sqlite'"),
         ("mysql://host/db", "write memory: or"),
-        (None, "write memory: or"),
-        (b"memory:", "write memory: or"),
     ],
 )
 def test_an_invalid_storage_url_is_refused_with_a_hint(url: Any, words: str) -> None:

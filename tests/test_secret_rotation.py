@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
-from routewright import MemoryStorage, SqliteStorage, TraceStore
+from routewright import MemoryStorage, TraceStore
 from routewright._setup.root_secret import BEFORE, SECRET, RootSecret, SecretFile, secret_path
 from routewright.errors import CursorInvalid, PreconditionFailed, StorageUnavailable, ValidationFailed
 from tests.contracts.storage.samples import make_trace
@@ -82,28 +82,6 @@ def test_a_locked_file_is_not_waited_for(store: Path) -> None:
         assert file.load() == before
     file.rotate(before[0])
     assert file.load()[1:] == before
-
-
-def test_keys_for_a_purpose_follow_the_secrets(store: Path) -> None:
-    storage = SqliteStorage(store)
-    secret = RootSecret(storage, {})
-    (key,) = secret.derive_keys("cursors")
-    assert secret.derive_keys("cursors") is secret.derive_keys("cursors")
-    assert secret.derive_keys("key pepper") != (key,)
-    rotate(store)
-    assert secret.derive_keys("cursors")[1:] == (key,)
-
-
-def test_memory_rotates_for_all_its_users() -> None:
-    storage = MemoryStorage()
-    one, other = RootSecret(storage, {}), RootSecret(storage, {})
-    (base,) = one.load()
-    one.rotate(base)
-    assert other.load() == one.load()
-    assert one.load()[1] == base
-    with pytest.raises(PreconditionFailed):
-        other.rotate(base)
-    assert one.is_durable
 
 
 def test_a_configured_secret_is_not_rotated() -> None:

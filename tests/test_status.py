@@ -14,7 +14,7 @@ from routewright._setup.status import MOST_FAULTS, make_status
 from routewright.errors import NotFound, StorageUnavailable
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
-from routewright.wire import Delta, FaultKind, Finish, LimitsStatus, RateLimits, RouterStatus, UpstreamCall, Usage
+from routewright.wire import Delta, Finish, LimitsStatus, RateLimits, RouterStatus, UpstreamCall, Usage
 from tests.engine.scripted_router import House, said
 from tests.engine.test_admission import TracesAlone
 from tests.engine.test_day_log import Redis
@@ -60,18 +60,6 @@ async def test_a_refused_key_is_in_the_status() -> None:
     assert [(fault.part, fault.failing) for fault in after.faults] == [("circuit of good", False)]
 
 
-async def test_faults_of_the_sandbox_are_not_those_of_production() -> None:
-    house = House(answer, answer)
-    await ask(house.router)
-    before = house.router.status()
-    sandbox = house.router._parts.fleet("sandbox")
-    for _ in range(5):
-        sandbox.record_fault(0)
-    sandbox.outages.rescues["good", FaultKind("server")] = 1
-    assert sandbox.circuit_status()
-    assert house.router.status() == before
-
-
 async def test_parts_that_fail_come_before_all_that_work_again() -> None:
     log = House(answer).router._parts._log
     outages = {name: Outage(print, "works") for name in ("old", *map(str, range(MOST_FAULTS)))}
@@ -83,14 +71,6 @@ async def test_parts_that_fail_come_before_all_that_work_again() -> None:
     status = make_status(log, [], limits, House(answer).router._parts.hooks, outages, {})
     assert [fault.part for fault in status.faults[:2]] == ["old", str(MOST_FAULTS - 1)]
     assert (len(status.faults), status.problems) == (MOST_FAULTS, ["old: fails"])
-
-
-def test_traces_that_were_lost_once_are_counted_and_no_lasting_problem() -> None:
-    router = House(answer).router
-    writer = router._parts._log.writer
-    writer._refused, writer._lost = 2, 3
-    status = router.status()
-    assert (status.problems, status.traces["lost"], status.traces["refused"]) == ([], 3, 2)
 
 
 def test_the_size_is_that_of_the_files_of_the_store(tmp_path: Path) -> None:
@@ -196,15 +176,6 @@ async def test_refusals_are_counted_by_code_at_every_door(door: str, terms: dict
         with pytest.raises(RouterError):
             await DOORS[door](house.router)
     assert house.router.status().refusals == {code: 2}
-
-
-async def test_a_call_whose_attempts_failed_is_not_refused() -> None:
-    house = House(failing, failing)
-    with pytest.raises(RouterError):
-        await ask(house.router)
-    with pytest.raises(RouterError):
-        await ask(house.router, budget={"maxCostUsd": 1e-9})
-    assert house.router.status().refusals == {"router.budget_exceeded": 1}
 
 
 async def test_deliveries_are_counted_by_state() -> None:

@@ -92,10 +92,6 @@ async def test_errors_of_work_are_raised_and_free_the_thread() -> None:
             await threads.run(int, "x")
 
 
-def test_check_wanted_passes_outside_of_threads() -> None:
-    check_wanted()
-
-
 @pytest.mark.parametrize("awaited", [True, False])
 def test_a_reply_outside_of_a_loop_is_not_there_until_it_is_given(awaited: bool) -> None:
     reply = Reply[str](awaited=awaited)

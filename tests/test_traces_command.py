@@ -16,7 +16,6 @@ from routewright.cli.spans import span_table
 from routewright.wire import Content, FunctionCall, ImagePart, ImageUrl, Message, TextPart, ToolCall, Trace
 
 from .sample_store import few, listed, model, plain, record, rescued, trace
-from .test_store_command import damage
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
@@ -54,10 +53,7 @@ def test_ls_lists_traces_newest_first_each_on_a_line(capsys: Capture) -> None:
         (["--environment", "sandbox"], ["tr_sandbox"]),
         (["--account", "anna"], ["tr_hers"]),
         (["--since", "2026-11-22T09:30:00Z"], ["tr_newest", "tr_rescued"]),
-        (["--since", "150m"], ["tr_newest", "tr_rescued"]),
-        (["--since", "2h"], ["tr_newest", "tr_rescued"]),
         (["--until", "1d"], ["tr_failed", "tr_oldest"]),
-        (["--until", "2026-11-21"], ["tr_oldest"]),
         (["--since", "1w", "--until", "2d"], ["tr_oldest"]),
         (["--limit", "1"], ["tr_newest"]),
     ],
@@ -86,10 +82,8 @@ def test_an_empty_ls_says_so_on_stderr(capsys: Capture) -> None:
     ("argv", "said"),
     [
         (["polcy_id=x"], "FILTER[0]: unknown key 'polcy_id'; did you mean 'policy_id'?"),
-        (["status"], "FILTER[0]: 'status' is not a term"),
         (["--since", "soon"], "--since: is 'soon'; write a timestamp as 2026-11-22T09:30:00Z, or how long ago, as 30m"),
         (["--limit", "0"], "--limit: must be a whole number from 1 to 200, got 0"),
-        (["--account", ""], "--account: must be 1 to 200 printable characters"),
         (["--cursor", "x"], "the cursor does not belong to this query"),
     ],
 )
@@ -174,18 +168,6 @@ def test_show_prints_the_feedback(capsys: Capture) -> None:
 def test_a_trace_of_another_account_is_not_found(argv: list[str], capsys: Capture) -> None:
     assert traces("show", *argv) == 2
     assert capsys.readouterr() == ("", f"routewright: no trace '{argv[0]}'\n")
-
-
-def test_show_prints_the_possible_cost_of_a_refused_request(
-    tmp_path: Path, monkeypatch: Patch, capsys: Capture
-) -> None:
-    monkeypatch.setenv("ROUTEWRIGHT_STORE", str(tmp_path / "own.db"))
-    assert main(["route", "--sandbox", "--max-cost", "0.0000001", "--max-tokens", "9000", "Hello"]) == 3
-    capsys.readouterr()
-    assert traces("show") == 0
-    out = capsys.readouterr().out
-    assert re.search(r"\nstatus +budget_exceeded: router\.budget_exceeded\nmodel +none answered\n", out)
-    assert re.search(r"\nbudget money +\$0\.0000001\nbudget tokens +9,000\n", out)
 
 
 def test_show_prints_captured_content(tmp_path: Path, capsys: Capture) -> None:
@@ -317,7 +299,6 @@ def delete(*argv: str) -> int:
     ("argv", "gone"),
     [
         (["tr_failed"], ["tr_failed"]),
-        (["trc_failed"], ["tr_failed"]),
         (["metadata.team=search"], ["tr_rescued"]),
         (["--until", "1d"], ["tr_failed", "tr_oldest"]),
         (["cost_usd>0", "--until", "1d"], ["tr_oldest"]),
@@ -339,10 +320,7 @@ def test_delete_removes_what_is_named_and_says_how_many(argv: list[str], gone: l
         ([], "ID | FILTER: is missing; give an id, a filter, --since or --until; --everything means all"),
         (["--everything", "status=failed"], "--everything: cannot be combined with a selection"),
         (["tr_failed"], "1 trace would be deleted; repeat with --yes to do it"),
-        (["--until", "1d"], "2 traces would be deleted; repeat with --yes to do it"),
         (["tr_nobody"], "no trace 'tr_nobody'"),
-        (["tr_nobody", "--yes"], "no trace 'tr_nobody'"),
-        (["tr_hers", "--yes"], "no trace 'tr_hers'"),
         (["nonsense=1", "--yes"], "FILTER[0]: unknown key 'nonsense'"),
     ],
 )
@@ -358,16 +336,6 @@ def test_of_many_traces_only_so_many_are_counted(monkeypatch: Patch, capsys: Cap
     assert "routewright: 3 traces or more would be deleted; repeat with --yes" in capsys.readouterr().err
 
 
-def test_a_damaged_trace_is_deleted_by_its_id(store: Path, capsys: Capture) -> None:
-    damage(store)
-    assert main(["traces", "show", "tr_oldest"]) == 1
-    assert "trace 'tr_oldest' is damaged; delete it by its id" in capsys.readouterr().err
-    assert delete("tr_oldest", "--yes") == 0
-    assert capsys.readouterr() == ("", "1 trace deleted\n")
-    assert len(listed(capsys)) == 4
-    assert main(["store", "check"]) == 0
-
-
 # feedback
 
 
@@ -375,9 +343,7 @@ def test_a_damaged_trace_is_deleted_by_its_id(store: Path, capsys: Capture) -> N
     ("argv", "said"),
     [
         (["tr_newest", "1.5"], "SCORE: is 1.5; give a number from 0 (bad) to 1 (good)"),
-        (["tr_newest", "-1"], "SCORE: is -1; give a number"),
         (["tr_nobody", "1"], "no trace 'tr_nobody'"),
-        (["tr_hers", "1"], "no trace 'tr_hers'"),
     ],
 )
 def test_feedback_needs_a_trace_and_a_score_from_0_to_1(argv: list[str], said: str, capsys: Capture) -> None:

@@ -6,7 +6,6 @@ import signal
 import socket
 import stat
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -106,18 +105,6 @@ def test_files_of_policies_models_and_answers_are_used(store: Path) -> None:
         assert command.ask("POST", "/api/policies.publish", {"name": "own"})[0] == 200
     assert main(["ui", "--store", str(store), "--cache", str(folder / "none.db")]) == 2
     assert main(["ui", "--store", str(store), "--policies", str(folder / "none.toml")]) == 2
-
-
-def test_deliveries_of_webhooks_stay_with_those_who_deliver(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    routers: list[Any] = []
-
-    def create_ui(router: Any, *arguments: object, **options: object) -> None:
-        routers.append(router)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("routewright.ui.create_ui", create_ui)
-    assert main(["ui", "--store", str(store)]) == 130
-    assert routers[0]._parts.settings.webhooks.deliver is False
 
 
 def test_what_cannot_be_shown_is_refused_before_the_browser_opens(

@@ -21,7 +21,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright import ValidationFailed, WebhookSigner
-from routewright._core.webhooks.signature import MAX_SECRETS
 from routewright.errors import SignatureError
 from routewright.webhook import StandardWebhookSigner
 from routewright.wire.account import Secret
@@ -75,16 +74,6 @@ def test_not_one_of_ten_thousand_changed_bits_is_accepted() -> None:
     assert 8 * len(BODY) + len(changed) > 10_000
 
 
-def test_no_changed_bit_of_the_standard_headers_is_accepted() -> None:
-    signer = StandardWebhookSigner(CANARY)
-    headers = signer.sign(BODY, NOW, "evt_01KB2Z")
-    for body in flipped(BODY):
-        refused(signer, body, headers, NOW)
-    for name, value in headers.items():
-        for each in flipped(value.encode()):
-            refused(signer, BODY, headers | {name: each.decode("latin-1")}, NOW)
-
-
 def fuzzed(chance: random.Random, header: str) -> object:
     """Something like a header, or nothing like one."""
     match chance.randrange(4):
@@ -123,22 +112,6 @@ def test_fuzzed_headers_are_refused_with_one_error(full: bool) -> None:
         assert set(header.split(",")) <= {field.strip(" \t") for field in given.split(",")}, "it holds the genuine one"
 
 
-def test_fuzzed_standard_headers_are_refused_with_one_error(full: bool) -> None:
-    signer, chance = StandardWebhookSigner(CANARY), random.Random(6)
-    genuine: dict[Any, Any] = dict(signer.sign(BODY, NOW, "evt_1"))
-    for _ in range(100_000 if full else 3_000):
-        name = chance.choice([*genuine, "Webhook-Id", 1, None, b"webhook-id"])
-        headers = genuine | {name: fuzzed(chance, genuine.get(name, "evt_1"))}
-        try:
-            signer.verify(BODY, headers, NOW)
-        except SignatureError:
-            continue
-        known = {key: value for key, value in headers.items() if key in genuine}
-        known["webhook-signature"] = genuine["webhook-signature"]
-        assert known == genuine
-        assert genuine["webhook-signature"] in headers["webhook-signature"].split(" ")
-
-
 class Odd:
     """Has items that cannot be had."""
 
@@ -160,22 +133,6 @@ def test_an_invalid_time_is_refused_with_the_same_error(now: object) -> None:
     assert re.fullmatch(r"now is .+: pass Unix time in seconds, as time.time\(\) gives it", told)
 
 
-@table("body", [None, BODY.decode(), bytearray(BODY), memoryview(BODY), 1, [BODY]])
-def test_a_body_that_is_not_bytes_is_refused_with_the_same_error(body: object) -> None:
-    told = refused(WebhookSigner(CANARY), body, WebhookSigner(CANARY).sign(BODY, NOW), NOW)
-    assert told == f"the body is {type(body).__name__}; pass the raw bytes"
-
-
-@given(st.one_of(st.none(), st.text(), st.binary(), st.integers(), st.floats(), st.complex_numbers()), st.data())
-def test_verify_raises_only_signature_errors(garbage: object, data: st.DataObject) -> None:
-    signer = WebhookSigner(CANARY)
-    good = [BODY, signer.sign(BODY, NOW), NOW]
-    place = data.draw(st.integers(0, 2))
-    if isinstance(garbage, (int, float)) and abs(NOW - garbage) <= 300:
-        return
-    refused(signer, *good[:place], garbage, *good[place + 1 :])
-
-
 def test_a_huge_header_is_not_read() -> None:
     signer = WebhookSigner(CANARY)
     header = signer.sign(BODY, NOW)
@@ -193,23 +150,6 @@ def test_each_live_secret_verifies_and_a_dropped_one_does_not() -> None:
         during.verify(BODY, sender.sign(BODY, NOW), NOW)
     assert "no signature matches" in refused(after, BODY, before.sign(BODY, NOW), NOW)
     assert "no signature matches" in refused(before, BODY, after.sign(BODY, NOW), NOW)
-
-
-def test_each_live_secret_verifies_standard_webhooks() -> None:
-    old, new = WebhookSigner.new_secret(), WebhookSigner.new_secret()
-    before, during, after = (StandardWebhookSigner(*live) for live in ([old], [new, old], [new]))
-    headers = during.sign(BODY, NOW, "evt_1")
-    assert re.fullmatch(r"v1,\S{44} v1,\S{44}", headers["webhook-signature"])
-    for receiver in (before, during, after):
-        receiver.verify(BODY, headers, NOW)
-    assert "no signature matches" in refused(after, BODY, before.sign(BODY, NOW, "evt_1"), NOW)
-
-
-def test_up_to_the_limit_every_secret_is_tried() -> None:
-    secrets = [WebhookSigner.new_secret() for _ in range(MAX_SECRETS)]
-    header = WebhookSigner(*secrets).sign(BODY, NOW)
-    for secret in secrets:
-        WebhookSigner(secret).verify(BODY, header, NOW)
 
 
 def test_the_profiles_refuse_each_others_signatures() -> None:
@@ -232,19 +172,10 @@ def test_a_new_secret_has_at_least_192_random_bits_and_fits_both_profiles() -> N
     ("secrets", "said"),
     [
         ((), "secrets: are 0; pass 1 to 10; make one with WebhookSigner.new_secret()"),
-        ((CANARY,) * 11, "secrets: are 11; pass 1 to 10"),
         ((CANARY, ""), "secrets[1]: does not begin with whsec_"),
-        ((CANARY[6:],), "secrets[0]: does not begin with whsec_; pass it whole"),
-        ((CANARY.upper(),), "secrets[0]: does not begin with whsec_"),
         ((CANARY[:37],), "secrets[0]: has fewer than 32 characters after whsec_; make one"),
         ((f"{CANARY}\n",), "secrets[0]: contains spaces, line breaks or unprintable characters; strip it"),
-        ((f"{CANARY} ",), "secrets[0]: contains spaces"),
-        ((f" {CANARY}",), "secrets[0]: does not begin with whsec_"),
-        ((f"{CANARY}\u00a0",), "secrets[0]: contains spaces"),
-        ((f"{CANARY}\ud800",), "secrets[0]: contains spaces"),
         ((CANARY.encode(),), "secrets[0]: is bytes; pass each secret as a string"),
-        (([CANARY],), "secrets[0]: is list; pass each secret as a string"),
-        ((None,), "secrets[0]: is NoneType"),
         ((copy.copy(Secret(CANARY)),), "secrets[0]: is a copy of a hidden secret; store the value of Secret.reveal()"),
     ],
 )
@@ -260,8 +191,6 @@ def test_an_invalid_secret_is_refused_and_not_shown(kind: type, secrets: tuple[o
     ("secret", "said"),
     [
         ("whsec_" + "Canary-_" * 4, "secrets[0]: is not base64 after whsec_; pass the secret unchanged"),
-        ("whsec_" + "C" * 33, "secrets[0]: is not base64"),
-        ("whsec_" + "ä" * 40, "secrets[0]: is not base64"),
         ("whsec_" + "Canary//" * 11, "secrets[0]: holds 66 bytes; Standard Webhooks takes 24 to 64"),
         ("whsec_" + "C" * 30 + "==", "secrets[0]: holds 22 bytes"),
     ],
@@ -274,24 +203,13 @@ def test_standard_webhooks_takes_24_to_64_bytes_in_base64(secret: str, said: str
     WebhookSigner(secret)  # it takes any text as a key
 
 
-@table("text", ["C" * 32, "C" * 34, "C" * 34 + "==", "C" * 86, "C" * 86 + "=="])
-def test_base64_padding_is_optional(text: str) -> None:
-    signer = StandardWebhookSigner(f"whsec_{text}")
-    signer.verify(BODY, StandardWebhookSigner(f"whsec_{text.rstrip('=')}").sign(BODY, NOW, "evt_1"), NOW)
-
-
 @table(
     ("body", "at", "said"),
     [
         ("Canary", NOW, "body: is str; pass the bytes that are sent"),
-        (None, NOW, "body: is NoneType"),
-        (bytearray(b"Canary"), NOW, "body: is bytearray"),
         (BODY, math.nan, "timestamp: is nan; pass Unix time in seconds, as time.time() gives it"),
-        (BODY, -1, "timestamp: is -1"),
         (BODY, NOW * 1_000, "timestamp: is 1763812800000"),
-        (BODY, 10**11, "timestamp: is 100000000000"),
         (BODY, str(NOW), "timestamp: is '1763812800'"),
-        (BODY, None, "timestamp: is None"),
     ],
 )
 def test_unsignable_arguments_are_refused_with_a_reason(body: Any, at: Any, said: str) -> None:
@@ -331,21 +249,3 @@ def test_a_signer_shows_no_secret(signer: Any, caplog: pytest.LogCaptureFixture)
         with pytest.raises(TypeError, match="cannot be pickled or copied"):
             copied(signer)
     assert not hasattr(signer, "__dict__")
-
-
-def test_errors_show_neither_signature_nor_headers() -> None:
-    signer = WebhookSigner(CANARY)
-    good = signer.sign(BODY, NOW)
-    for body, header, now in ((b"Canary", good, NOW), (BODY, f"{good},t=Canary", NOW), (BODY, good, NOW + 400)):
-        told = refused(signer, body, header, now)
-        assert "anary" not in told
-        assert good[-64:] not in told
-
-
-def test_a_receiver_answers_401() -> None:
-    assert (SignatureError.status, SignatureError.type, SignatureError.retryable) == (
-        401,
-        "authentication_error",
-        False,
-    )
-    assert SignatureError.code == "signature_invalid"

@@ -12,12 +12,9 @@ from pydantic import BaseModel
 
 from routewright import (
     Answer,
-    AnthropicProvider,
     Budget,
-    BudgetExceeded,
     CallableProvider,
     Caller,
-    Capture,
     Catalogue,
     Console,
     Decision,
@@ -27,50 +24,36 @@ from routewright import (
     Fallback,
     Finish,
     Ledger,
-    Limits,
     MemoryStorage,
     Message,
     Model,
-    NoCandidates,
     OpenAIProvider,
     Params,
     PatternGuardrail,
-    Policy,
     Pricing,
     ProviderFault,
-    RateLimits,
-    Retention,
     Router,
     RouteRequest,
     RouterError,
-    RouteResponse,
     SandboxProvider,
     Settings,
     SqliteStorage,
     Stream,
     Tool,
     Trace,
-    TraceStore,
     UpstreamCall,
     Usage,
-    ValidationFailed,
     WebhookSigner,
     open_storage,
 )
 from routewright.backends.clock import SystemClock
-from routewright.backends.coordination.memory import MemoryCoordination
 from routewright.backends.providers.callable import HostedProvider
 from routewright.backends.providers.http import HttpRequest
-from routewright.errors import Problem, RouterTimeoutError
-from routewright.policies import read_policies
 from routewright.protocols import (
     Clock,
-    Coordination,
     Guardrail,
     Provider,
-    QualityPredictor,
     Storage,
-    TokenCounter,
 )
 from routewright.router import (
     BlockingPrepared,
@@ -84,41 +67,26 @@ from routewright.router import (
     StepWait,
     Subscription,
 )
-from routewright.testing import FakeClock, Pause, ScriptedProvider, assert_trace
+from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.webhook import SeenEvents, StandardWebhookSigner, WebhookEvent, verify_request
 from routewright.wire import (
     Account,
-    AccountStanding,
     Allow,
     Bill,
     Block,
     BudgetDict,
     CacheOptsDict,
-    CacheReport,
-    Candidate,
     Chunk,
-    Content,
-    Credit,
     FallbackDict,
-    FallbackReport,
-    Incident,
     Key,
-    KeyStanding,
     LatencyReport,
     LedgerRow,
-    LedgerSum,
-    NewKey,
     OutputDelta,
     Page,
     ParamsDict,
-    PriceChange,
-    PriceTier,
-    Purse,
-    Reason,
     ReasoningDelta,
     Redact,
     Redaction,
-    Rejection,
     RouteCompleted,
     RouteEvent,
     RouteFallback,
@@ -127,7 +95,6 @@ from routewright.wire import (
     StreamError,
     ToolCallDelta,
     TraceItem,
-    UsageReport,
     Verdict,
 )
 from routewright.wire.account import Secret
@@ -209,32 +176,8 @@ async def times_retries_and_functions_are_options(router: Router) -> None:
     Router(timeout="20")  # type: ignore[arg-type]
 
 
-async def results_are_plain_data(router: Router) -> None:
-    answer = await router.route("hi")
-    assert_type(answer.to_dict(), dict[str, Any])
-    assert_type(answer.to_json(), str)
-    assert_type(answer.decision.to_json(indent=2), str)
-    assert_type(answer.trace.to_dict(), dict[str, Any])
-    assert_type((await router.traces.query()).to_dict(), dict[str, Any])
-    assert_type(router.models()[0].to_dict(), dict[str, Any])
-    assert_type(assert_trace(answer, status="completed"), Trace)
-    assert_trace("tr_1")  # type: ignore[arg-type]
-
-
 async def an_answer_says_what_it_holds(router: Router) -> None:
-    async with router as same:
-        assert_type(same, Router)
     answer = await router.route("hi")
-    assert_type(answer.output, str)
-    assert_type(answer.response, RouteResponse)
-    assert_type(answer.routing.cost_usd, float)
-    assert_type(answer.routing.tokens.cached, int)
-    assert_type(answer.finish_reason, str | None)
-    assert_type(answer.replayed, bool)
-    assert_type(answer.decision, Decision)
-    assert_type(answer.trace, Trace)
-    assert_type(await router.trace(answer.trace_id), Trace)
-    assert_type(await router.feedback(answer.trace_id, 0.5, "so so"), None)
     answer.output = "mine"  # type: ignore[misc]
 
 
@@ -298,22 +241,6 @@ class Point(msgspec.Struct):
 
 class Address(TypedDict):
     city: str
-
-
-def a_decision_says_why(router: Router) -> None:
-    decision = router.decide("hi")
-    assert_type(decision, Decision)
-    assert_type(decision.model, str)
-    assert_type(decision.chain, list[str])
-    assert_type(decision.candidates, list[Candidate])
-    assert_type(decision.rejected, list[Rejection])
-    assert_type(decision.rejected_counts, dict[Reason, int])
-    assert_type(decision.output_cap, int | None)
-    assert_type(router.replay(decision.input), Decision)
-    assert_type(router.explain(decision), str)
-    assert_type(router.models(), list[Model])
-    assert_type(router.policies(), list[Policy])
-    assert_type(router.as_caller(Caller("acme")), Router)
 
 
 async def a_stream_gives_events_or_text(router: Router) -> None:
@@ -392,45 +319,25 @@ async def servers_prepare_requests(router: Router, caller: Caller, body: bytes) 
     router.prepare("hi", gaol="cost")  # type: ignore[call-arg]
 
 
-def routers_are_made_of_parts(
-    clock: Clock, storage: Storage, predictor: QualityPredictor, counter: TokenCounter
-) -> None:
-    Router()
-    Router(
-        providers=[OpenAIProvider("key"), ScriptedProvider(["hi"])],
-        catalogue=Catalogue.load("models.toml"),
-        policies=read_policies("policies.toml"),
-        storage=storage,
-        settings=Settings(clock=clock, limits=Limits(default_max_output_tokens=1), predictor=predictor, tokens=counter),
-    )
-    assert_type(Router.sandbox(answers={"hi": "hello"}, faults={"*": ["server"]}), Router)
+def routers_are_made_of_parts() -> None:
+    Router.sandbox(answers={"hi": "hello"}, faults={"*": ["server"]})
     Router.sandbox(answers=lambda call: call.model.id)
     Router([])  # type: ignore[call-arg]
     Router(provider=[])  # type: ignore[call-arg]
 
 
 def calls_are_billed_by_the_day(catalogue: Catalogue, day: date) -> None:
-    tiered = Pricing(1.0, 4.0, reasoning_usd=2.0, tiers=(PriceTier(200_000, 2.0, 8.0, cache_write_usd=2.5),))
-    Model(id="local/one", pricing_per_1m=tiered, price_changes=(PriceChange("2027-01-01", tiered),))
-    bill = catalogue.bill("local/one", Usage(10, 5, cached=2, written=3), on=day, batch=True)
-    assert_type(bill, Bill)
-    assert_type((bill.total_usd, bill.total_nanos, bill.above_tokens), tuple[float, int, int | None])
-    assert_type(bill.lines[0].tokens, int)
+    assert_type(catalogue.bill("local/one", Usage(10, 5, cached=2, written=3), on=day, batch=True), Bill)
     catalogue.bill("local/one", 5)  # type: ignore[arg-type]
     catalogue.bill("local/one", Usage(1, 1), "2027-01-01")  # type: ignore[call-arg]
 
 
-def what_comes_with_the_library_fits_its_protocols() -> None:
+def what_fits_a_protocol_needs_not_inherit() -> None:
     model = Model(id="local/one", quality=0.5, pricing_per_1m=Pricing(1.0, 4.0))
     clocks: list[Clock] = [SystemClock(), FakeClock()]
     storages: list[Storage] = [MemoryStorage(newest=10), SqliteStorage("traces.db"), open_storage("memory:")]
-    coordinations: list[Coordination] = [MemoryCoordination()]
-    assert len(coordinations) == 1
     providers: list[Provider] = [
-        OpenAIProvider(name="vllm", base_url="http://127.0.0.1:8000/v1", models=[model]),
         OpenAIProvider(["key", Secret("key")], transport=OwnTransport(), clock=FakeClock()),
-        OpenAIProvider("key", name="vllm", fetches_urls="callers", caller_extra=["guided_choice"]),
-        HostedProvider("openai"),
         HostedProvider("mine", fetches_urls=True),
         SandboxProvider([model]),
         ScriptedProvider([["hi", Pause(1.0), ProviderFault("reset")]], models=[model], clock=FakeClock()),
@@ -439,16 +346,8 @@ def what_comes_with_the_library_fits_its_protocols() -> None:
         CallableProvider(an_async_generator, models=[model]),
         OwnProvider(),
     ]
-    fetching: list[Provider] = [
-        OpenAIProvider("key"), AnthropicProvider("key"), HostedProvider("openai"), SandboxProvider([model]),
-        ScriptedProvider([], models=[model]), CallableProvider(lambda call: "hi", models=[model]),
-    ]  # fmt: skip
-    Router(providers=[*providers, *fetching], storage=storages[0])
+    Router(providers=providers, storage=storages[0])
     OpenAIProvider("key", fetches_urls="all")  # type: ignore[arg-type]
-    assert_type(Router().caller_extra("vllm"), frozenset[str])
-    TraceStore(storages[0])
-    TraceStore("sqlite:///traces.db", rollup_keys=("team",), clock=FakeClock())
-    Settings(durability="committed", retention=Retention(sandbox_days=None), capture=Capture(redactor=str.upper))
     Settings(durability="always")  # type: ignore[arg-type]
     Settings(clock=clocks[0], predictor=OwnPredictor())
     CallableProvider(lambda: "hi", models=[model])  # type: ignore[arg-type, misc]
@@ -456,20 +355,12 @@ def what_comes_with_the_library_fits_its_protocols() -> None:
 
 async def traces_that_are_read(router: Router, day: date) -> None:
     page: Page[TraceItem] = await router.traces.query(filter="status=failed", since=day, until="2026-11-22", limit=5)
-    item: TraceItem = page.data[0]
-    cursor: str | None = page.next_cursor
-    trace: Trace = await router.traces.get(item.id, account="anna", environment="sandbox")
     async for trace in router.traces.export():
-        content: Content | None = trace.content
-        print(content)
-    removed: int = await router.traces.delete(everything=True)
-    usage: UsageReport = await router.traces.usage(day, day, group_by="tenant", bucket="week")
+        assert_type(trace, Trace)
     await router.traces.usage(bucket="year")  # type: ignore[arg-type]
-    caches: CacheReport = await router.traces.cache_report()
-    fallbacks: FallbackReport = await router.traces.fallback_report()
-    latencies: LatencyReport = router.blocking.traces.latency_report(start_date=day)
+    assert_type(router.blocking.traces.latency_report(start_date=day), LatencyReport)
     router.traces.blocking.query(limits=5)  # type: ignore[call-arg]
-    print(cursor, trace, removed, usage, caches, fallbacks, latencies)
+    print(page)
 
 
 async def an_async_function(call: UpstreamCall) -> str:
@@ -537,31 +428,6 @@ class OwnPredictor:
         return [0.5] * len(models)
 
 
-def errors_are_one_tree(error: RouterError) -> None:
-    assert_type(error.code, str)
-    assert_type(error.retryable, bool)
-    assert_type(error.detail, dict[str, Any])
-    assert_type((error.status_code, error.request_id, error.body), tuple[int, str | None, dict[str, Any]])
-    match error:
-        case BudgetExceeded() | NoCandidates():
-            assert_type(error.status, int)
-        case ValidationFailed():
-            assert_type(error.problems, list[Problem])
-        case RouterTimeoutError():
-            assert_type(error.with_traceback(None), RouterTimeoutError)
-            also_a_timeout: list[TimeoutError] = [error]
-            assert_type(also_a_timeout.pop(), TimeoutError)
-
-
-def literals_are_what_the_specification_lists() -> None:
-    RouteRequest([], goal="cost", strategy="balanced")
-    RouteRequest([], goal="fast")  # type: ignore[arg-type]
-    Message("tool", "42", tool_call_id="call_1")
-    Message("robot", "hi")  # type: ignore[arg-type]
-    status: Literal["available", "degraded", "unavailable"] = Model(id="a/b").availability.status
-    assert status
-
-
 class Moderation:
     """A guardrail of one's own, which waits."""
 
@@ -597,38 +463,15 @@ def webhooks(body: bytes, own: str | None, all_of_them: Mapping[str, str]) -> No
     assert_type(sorted([event]), list[WebhookEvent])
 
 
-async def a_ledger(storage: Storage, day: date) -> None:
-    ledger = Ledger(storage, clock=FakeClock()).as_account("acme")
-    async for row in ledger.rows(since=day, until="2026-11-22", trace_id="tr_1"):
-        assert_type(row, LedgerRow)
-    assert_type(await ledger.sums(day, "2026-11-22"), list[LedgerSum])
-    with Ledger("sqlite:///calls.db").blocking as plain:
-        assert_type([*plain.rows(account="acme")], list[LedgerRow])
-
-
 async def accounts(header: str | None) -> None:
     console = Console("sqlite:///traces.db", secret=["new", "before"], recheck_s=1)
-    limits = RateLimits(requests_per_min=60)
-    assert_type(await console.create_account("acme", plan="pro", limits=limits, monthly_limit_usd=5), Account)
     await console.create_account("acme", plan="gold")  # type: ignore[arg-type]
     account: Account = await console.change_account("acme", limits=None, monthly_limit_usd=None)
-    assert_type(account.monthly_limit_usd, float | None)
-    assert_type(await console.accounts(), list[Account])
-    credit: Credit = await console.credit("acme", 5, id="invoice 7")
-    standing: AccountStanding = await console.standing("acme")
-    purse: Purse = standing.month
-    assert_type((credit.balance_usd, purse.spent_usd, purse.percent), tuple[float | None, float, float | None])
-    new: NewKey = await console.create_key("acme", name="website", scopes=["route", "traces:read"], budget_usd=1)
     await console.create_key("acme", name="website", scopes=["everything"])  # type: ignore[list-item]
     await console.create_key("acme")  # type: ignore[call-arg]
-    assert_type(new.secret.reveal(), str)
-    key: Key = await console.change_key("acme", new.key.id, scopes=("route",))
-    keys: list[KeyStanding] = [*standing.keys]
+    key: Key = await console.change_key("acme", "key_1", scopes=("route",))
     assert_type(await console.authenticate(header, "sandbox"), Caller)
-    incident: Incident = await console.open_incident("Slow", severity="minor")
     assert_type(console.blocking.revoke_key("acme", key.id), Key)
-    assert_type(console.blocking.authenticate(header), Caller)
     console.blocking.authenticate(header, "live")  # type: ignore[arg-type]
-    with console.blocking as plain:
-        plain.rotate_secret(force=True)
-    print(keys, incident)
+    with Ledger("sqlite:///calls.db").blocking as ledger:
+        assert_type([*ledger.rows(account=account.name)], list[LedgerRow])
