@@ -65,6 +65,12 @@ async def test_another_result_is_refused_with_a_hint(reply: object) -> None:
     assert fault.value.kind == "malformed"
 
 
+async def test_an_exception_of_the_function_is_a_fault_that_names_it() -> None:
+    with pytest.raises(ProviderFault, match="the function raised ZeroDivisionError") as fault:
+        await chunks_of(lambda call: str(1 // 0))
+    assert fault.value.kind == "server"
+
+
 async def test_a_generator_does_not_block_the_loop_and_is_closed() -> None:
     here, threads, closed = threading.get_ident(), set(), []
 

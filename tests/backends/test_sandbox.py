@@ -75,15 +75,12 @@ def nested(depth: int) -> Any:
 
 BOMBS: dict[str, Any] = {
     "many items": {"type": "array", "minItems": 10**9, "items": {"type": "object", "required": ["a"]}},
-    "many items of many": nested(6),
     "deeper than Python": nested(5_000),
     "a long text": {"type": "array", "minItems": 3, "items": {"type": "string", "minLength": 10**9}},
     "a circle": {**NODE, "$defs": {"node": NODE}},
     "a reference to itself": {"$ref": "#"},
-    "a wide object": {"properties": {f"p{number}": True for number in range(300_000)}},
     "wrong everywhere": {"type": "object", "required": [1, {}, "a"], "properties": ["a"], "anyOf": 3, "enum": {}},
     "no sizes": {"type": "array", "minItems": "many", "items": []},
-    "no type": {"type": []},
     "no reference": {"$ref": "https://example.com/schema"},
     "not a schema": 5,
     "a tuple": {"prefixItems": [{"type": "string"}] * 300_000, "type": "array"},

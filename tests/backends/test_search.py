@@ -15,7 +15,7 @@ from routewright.backends.tools.search import ANSWER_BYTES, BraveSearch, HttpSea
 from routewright.protocols import SearchBackend, SearchResult, ToolFailed
 from routewright.testing import ScriptedProvider
 from routewright.wire import Finish, ToolDelta, Usage
-from tests.upstream import Answer, Cut, Gate, Request, Upstream
+from tests.upstream import Answer, Cut, Gate, Upstream
 
 pytestmark = pytest.mark.anyio
 KEY = "k3y-that-nobody-sees"
@@ -31,21 +31,6 @@ MAKES: list[Make] = [
 every = pytest.mark.parametrize("make", MAKES, ids=["searxng", "brave", "tavily"])
 
 
-class Site:
-    """A service with scripted answers that records requests."""
-
-    def __init__(self) -> None:
-        self.answer: Answer | None = None
-        self.asked: list[Request] = []
-        self.rows: list[Any] = [row("One"), row("Two"), row("Three")]
-        self.url = ""
-
-    def __call__(self, request: Request) -> Answer:
-        self.asked.append(request)
-        found = self.rows
-        return self.answer or said({"results": found, "web": {"results": found}})
-
-
 def row(title: Any, url: Any = "https://a.example/", text: Any = "A <b>text</b> &amp; more.\n") -> dict[str, Any]:
     return {"title": title, "url": url, "content": text, "description": text}
 
@@ -55,12 +40,15 @@ def said(document: Any, status: int = 200, **headers: str) -> Answer:
     return Answer([body], status, headers)
 
 
+def rows(*found: Any) -> Answer:
+    """An answer with rows where any of the services has them."""
+    return said({"results": found, "web": {"results": found}})
+
+
 @pytest.fixture
-def site() -> Iterator[Site]:
-    made = Site()
-    with Upstream(made) as server:
-        made.url = server.url
-        yield made
+def site() -> Iterator[Upstream]:
+    with Upstream(lambda request: rows(row("One"), row("Two"), row("Three"))) as server:
+        yield server
 
 
 async def fault_of(backend: HttpSearch) -> str:
@@ -77,30 +65,30 @@ async def fault_of(backend: HttpSearch) -> str:
 
 
 @every
-async def test_results_are_plain_text_and_bounded(make: Make, site: Site) -> None:
+async def test_results_are_plain_text_and_bounded(make: Make, site: Upstream) -> None:
     async with make(site.url) as backend:
         assert isinstance(backend, SearchBackend)
         assert await backend.search(" tea\n& milk ", 2) == [
             SearchResult("One", "https://a.example/", "A text & more."),
             SearchResult("Two", "https://a.example/", "A text & more."),
         ]
-        site.rows = [
+        site.answers = [rows(
             7, row("no address", None), row("script", "javascript:alert(1)"), row("long", "https://" + "a" * 3000),
             row(None, text=None), row("x" * 1_000, text="y" * 10_000),
-        ]  # fmt: skip
+        )]  # fmt: skip
         first, second = await backend.search("tea", 100)
         assert first == SearchResult("https://a.example/", "https://a.example/", "")
         assert (len(second.title), len(second.snippet)) == (300, 1_000)
         with pytest.raises(ToolFailed, match="empty"):
             await backend.search(" \n", 3)
-        assert len(site.asked) == 2
+        assert len(site.requests) == 2
 
 
-async def test_each_service_gets_its_form_of_request(site: Site) -> None:
+async def test_each_service_gets_its_form_of_request(site: Upstream) -> None:
     for make in MAKES:
         async with make(site.url) as backend:
             await backend.search("tea & milk", 100)
-    searxng, brave, tavily = site.asked
+    searxng, brave, tavily = site.requests
     assert (searxng.method, urlsplit(searxng.path).path[-7:]) == ("GET", "/search")
     assert parse_qs(urlsplit(searxng.path).query) == {"q": ["tea & milk"], "format": ["json"]}
     assert (brave.method, brave.headers["x-subscription-token"]) == ("GET", KEY)
@@ -126,30 +114,30 @@ async def test_each_service_gets_its_form_of_request(site: Site) -> None:
         (Answer([b"{", Cut()], 200, chunked=True), "the connection broke"),
     ],
 )
-async def test_faults_show_no_addresses_and_keys(make: Make, answer: Answer, expected: str, site: Site) -> None:
-    site.answer = answer
+async def test_faults_show_no_addresses_and_keys(make: Make, answer: Answer, expected: str, site: Upstream) -> None:
+    site.answers = [answer]
     assert expected in await fault_of(make(site.url))
 
 
 @every
-async def test_an_unreachable_or_slow_service_is_reported(make: Make, site: Site) -> None:
+async def test_an_unreachable_or_slow_service_is_reported(make: Make, site: Upstream) -> None:
     assert "no connection: it was refused" in await fault_of(make("http://127.0.0.1:1"))
     gate = Gate()
-    site.answer = Answer([b"{", gate], 200, chunked=True)
+    site.answers = [Answer([b"{", gate], 200, chunked=True)]
     backend = make(site.url)
     backend._timeout_s = 0.3
     assert "no answer within 0.3 s" in await fault_of(backend)
     gate.open()
 
 
-async def test_finding_nothing_is_not_a_fault(site: Site) -> None:
-    site.answer = said({"type": "search", "results": []})
+async def test_finding_nothing_is_not_a_fault(site: Upstream) -> None:
+    site.answer = lambda request: said({"type": "search", "results": []})
     for make in MAKES:
         async with make(site.url) as backend:
             assert await backend.search("tea", 3) == []
 
 
-async def test_an_agent_searches_with_it(site: Site) -> None:
+async def test_an_agent_searches_with_it(site: Upstream) -> None:
     asks: list[Any] = [
         ToolDelta(0, '{"query": "tea", "limit": 1}', "call_1", "web_search"),
         Usage(9, 9),
@@ -161,7 +149,7 @@ async def test_an_agent_searches_with_it(site: Site) -> None:
         answer = await agent.run("go")
         found = {"title": "One", "url": "https://a.example/", "snippet": "A text & more."}
         assert answer.steps[1].output == {"result": {"results": [found]}}
-        site.answer = said({}, 403)
+        site.answers = [said({}, 403)]
         answer = await agent.run("go")
         assert "add 'json' to search.formats" in answer.steps[1].output["error"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from decimal import Decimal
 from typing import Any
 
@@ -43,10 +42,10 @@ from pydantic_ai.messages import NativeToolCallPart, RetryFeedbackPart, RetryInf
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
 
-from routewright import Caller, ProviderFault, Router, UpstreamCall, ValidationFailed, wire
+from routewright import Caller, ProviderFault, Router, ValidationFailed, wire
 from routewright.errors import ContentRefused, InsufficientBalance, RateLimited, RouterError, RouterTimeoutError
 from routewright.integrations.pydantic_ai import RouterModel, RouterModelSettings, translated
-from routewright.testing import ScriptedProvider
+from routewright.testing import Pause, ScriptedProvider
 from routewright.wire import Delta, Finish, ToolDelta, Usage
 
 from .upstreams import BROKEN, FAULT, PLAIN, RESCUED, SIGNED, STRUCTURED, THOUGHTS, TOOL, TOOLS, router_of
@@ -210,38 +209,23 @@ async def test_thoughts_outlive_a_stored_history() -> None:
     }
 
 
-class Endless(ScriptedProvider):
-    """Answers a word, and then nothing."""
+def endless() -> tuple[Agent[None, str], ScriptedProvider, asyncio.Event]:
+    """An agent whose model answers a word, and then nothing; and the event of that."""
+    router, provider = router_of(iter([[Delta("Air"), Pause(1.0)]] * 2))
+    began = asyncio.Event()
 
-    def __init__(self, models: Any) -> None:
-        super().__init__([], models=models)
-        self.began = asyncio.Event()
-
-    def open(self, call: UpstreamCall) -> Any:
-        return self
-
-    async def __aenter__(self) -> AsyncIterator[wire.Chunk]:
-        self.open_calls += 1
-        return self._chunks()
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        self.open_calls -= 1
-
-    async def _chunks(self) -> AsyncIterator[wire.Chunk]:
-        yield Delta("Air")
-        self.began.set()
+    async def pause(_: float) -> None:
+        began.set()
         await asyncio.Event().wait()
 
-
-def endless() -> tuple[Agent[None, str], Endless]:
-    provider = Endless(router_of([])[1].models())
-    return Agent(RouterModel(Router(providers=[provider]))), provider
+    provider.pause = pause  # type: ignore[method-assign, assignment]
+    return Agent(RouterModel(router)), provider, began
 
 
 async def test_cancel() -> None:
-    agent, provider = endless()
+    agent, provider, began = endless()
     run = asyncio.create_task(agent.run(QUESTION))
-    await provider.began.wait()
+    await began.wait()
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run
@@ -258,7 +242,7 @@ async def test_cancel() -> None:
 
 
 async def test_a_stream_that_is_left_ends_its_call() -> None:
-    agent, provider = endless()
+    agent, provider, _ = endless()
     async with agent.run_stream(QUESTION) as result:
         async for _ in result.stream_text(debounce_by=None):
             break
@@ -266,7 +250,7 @@ async def test_a_stream_that_is_left_ends_its_call() -> None:
 
 
 async def test_the_time_limit_of_the_framework_ends_the_call() -> None:
-    agent, provider = endless()
+    agent, provider, _ = endless()
     for streamed in (False, True):
         with pytest.raises(exceptions.ModelRequestTimeout):
             await output_of(agent, streamed, model_settings=ModelSettings(request_timeout=0.01))
