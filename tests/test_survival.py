@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from routewright import Budget, Catalogue, Policy, ValidationFailed
+from routewright import Budget, Policy, ValidationFailed
 from routewright.testing import SITUATIONS, NotSurvived, situations
 from routewright.wire import PolicyFallback, PolicyGuardrail
 
@@ -52,13 +52,6 @@ def test_without_retries_and_fallbacks_nothing_is_survived() -> None:
     assert not said["silent"].endswith("be 1")
 
 
-def test_too_little_time_is_named() -> None:
-    said = lost(Policy(name="hurried", timeout_ms=1_000))
-    assert set(said) == {"stream_stalled"}
-    assert "the caller got RouterTimeoutError (504); 1 call, of " in said["stream_stalled"]
-    assert said["stream_stalled"].endswith("allow more time in 'timeout_ms': a stream may be silent for a second")
-
-
 def test_a_policy_that_serves_nobody_is_not_survived() -> None:
     said = lost(Policy(name="poor", budget=Budget(max_cost_usd=1e-9)), "reset")
     assert said["reset"].startswith("policy 'poor' cannot serve the request even without a fault: ")
@@ -84,12 +77,6 @@ def test_a_policy_may_route_around_refusals_and_report_cuts() -> None:
 def test_invalid_policies_are_refused_before_they_are_tried(given: Any, said: str) -> None:
     with pytest.raises(ValidationFailed, match=said):
         situations(given)
-
-
-def test_an_own_catalogue_is_used() -> None:
-    own = Catalogue().overlaid([{"id": "mine/model", "provider": "mine", "quality": 0.5, "context_window": 9_000}])
-    said = lost(Policy(name="mine", models=["mine/model"]), "silent", catalogue=own)
-    assert "its plan is mine/model alone" in said["silent"]
 
 
 def test_a_policy_that_blocks_the_request_says_so() -> None:
@@ -215,36 +202,6 @@ def test_each_mistake_in_a_marker_is_one_error_of_its_test(pytester: pytest.Pyte
     }
     assert said[-1].startswith("1 passed, 5 errors")
     assert "pluggy" not in "".join(said)
-
-
-IDLE = f"""{HEAD}
-@pytest.mark.routewright("policies.toml")
-def test_survives(): ...
-"""
-MARKED_CLASS = f"""{HEAD}
-@pytest.mark.routewright("policies.toml", "any")
-class TestPolicies:
-    def test_survives(self, situation):
-        situation.check()
-
-    def test_of_something_else(self): ...
-"""
-
-
-def test_a_marked_test_without_the_fixture_is_refused(pytester: pytest.Pytester, run_pytest: Run) -> None:
-    (pytester.path / "policies.toml").write_text(FILE)
-    said = run_pytest(IDLE)
-    refusal = (
-        "test_survives has the marker 'routewright' and does not use it: "
-        "take 'situation' as an argument, and call situation.check()"
-    )
-    assert refusal in said
-    assert "1 error" in said[-1]
-
-
-def test_a_marked_class_may_have_tests_without_a_situation(pytester: pytest.Pytester, run_pytest: Run) -> None:
-    (pytester.path / "policies.toml").write_text(FILE)
-    assert run_pytest(MARKED_CLASS)[-1].startswith("17 passed")
 
 
 ONE = f"""{HEAD}

@@ -218,12 +218,6 @@ class TestFakeClock:
         assert fake.time() == START + 5 * 3600
         assert time.perf_counter() - began < 0.5
 
-    async def test_deadlines_exited_early_do_not_move_time(self, fake: FakeClock) -> None:
-        with fake.deadline(5.0):
-            await fake.sleep(1.0)
-        await fake.sleep(9.0)
-        assert fake.monotonic() == 10.0
-
     async def test_time_stands_still_while_a_task_keeps_yielding(self, fake: FakeClock) -> None:
         seen: set[float] = set()
 
@@ -255,18 +249,6 @@ class TestFakeClock:
             for n in range(50):
                 tasks.start_soon(begin_late, n)
         assert order == [n for n in range(50) for _ in range(2)]
-
-    async def test_two_clocks_of_one_loop_are_independent(self) -> None:
-        fast, slow = FakeClock(), FakeClock()
-
-        async def run(clock: FakeClock, seconds: float) -> None:
-            for _ in range(10):
-                await clock.sleep(seconds)
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(run, fast, 100.0)
-            tasks.start_soon(run, slow, 1.0)
-        assert (fast.monotonic(), slow.monotonic()) == (1000.0, 10.0)
 
     async def test_cleanup_at_the_end_of_a_loop_can_still_wait(self, fake: FakeClock, anyio_backend: Backend) -> None:
         done: list[str] = []
@@ -363,46 +345,6 @@ def test_consecutive_loops_share_the_time() -> None:
         anyio.run(clock.sleep, 10, backend=backend, backend_options=options)
     assert clock.monotonic() == 10 * len(BACKENDS)
     assert clock.time() == 1000.0 + 10 * len(BACKENDS)
-
-
-def test_loops_in_threads_wake_each_other() -> None:
-    clock = FakeClock(autojump=False)
-    sleeping, woken = threading.Barrier(len(BACKENDS) + 1), list[float]()
-
-    async def sleeper() -> None:
-        with clock.deadline(5.0) as deadline:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(anyio.sleep_forever)
-                sleeping.wait(10)
-        woken.append(clock.monotonic())
-        assert deadline.expired
-
-    threads = [
-        threading.Thread(target=anyio.run, args=[sleeper], kwargs={"backend": backend, "backend_options": options})
-        for backend, options in BACKENDS
-    ]
-    for thread in threads:
-        thread.start()
-    sleeping.wait(10)
-    anyio.run(clock.advance, 5.0)
-    for thread in threads:
-        thread.join(10)
-    assert woken == [5.0] * len(BACKENDS)
-
-
-def test_timers_of_a_closed_loop_are_dropped() -> None:
-    clock = FakeClock()
-    loop = asyncio.new_event_loop()
-    loop.set_exception_handler(lambda loop, context: None)  # it complains about the task that is dropped
-    sleeper = loop.create_task(clock.sleep(10))
-    loop.run_until_complete(asyncio.sleep(0))
-    loop.close()
-    gone = weakref.ref(sleeper)
-    del sleeper, loop
-    anyio.run(clock.sleep, 100)
-    gc.collect()
-    assert clock.monotonic() == 100.0
-    assert gone() is None
 
 
 def test_the_fake_needs_trio_only_under_trio() -> None:

@@ -52,21 +52,6 @@ async def test_news_from_another_process_arrives_at_once(redis: RedisServer) -> 
 
 
 @pytest.mark.anyio
-async def test_news_published_while_disconnected_is_received_afterwards(redis: RedisServer) -> None:
-    mine, other = RedisCoordination(redis.url), RedisCoordination(redis.url)
-    await other.announce(FIRST)
-    last = (await mine.hear(None)).last
-    redis.pause()
-    with pytest.raises(StorageUnavailable):
-        await other.announce(SECOND)
-    redis.resume()
-    await other.announce(SECOND)
-    assert {*(await mine.hear(last)).notices} == {SECOND}
-    await mine.aclose()
-    await other.aclose()
-
-
-@pytest.mark.anyio
 async def test_news_is_unavailable_without_the_server_and_restarts_afterwards(redis: RedisServer) -> None:
     mine = RedisCoordination(redis.url)
     await mine.announce(FIRST)

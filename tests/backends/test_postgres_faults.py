@@ -12,7 +12,6 @@ from typing import Any
 import anyio
 import psycopg
 import pytest
-from msgspec.structs import replace
 
 from routewright._core.accounts.holds import Wait
 from routewright.backends.clock import SystemClock
@@ -25,9 +24,7 @@ from routewright.wire import (
     SYSTEM_ACCOUNT,
     Caller,
     DeleteTraces,
-    HealthSnapshot,
     KeyByDigest,
-    PutSnapshot,
     PutTrace,
     RateLimits,
     Replay,
@@ -316,29 +313,6 @@ async def test_deletions_block_no_call_and_concurrent_ones_subtract_each_trace_o
         assert sum(deleted) == 30
         assert await storage.read("acme", usage) == nothing
         assert (await till.purses(run=None))["account"] == (1, 0)
-
-
-@pytest.mark.parametrize("how", ["put", "counted"])
-async def test_snapshots_are_locked_in_one_order(how: str, url: str) -> None:
-    usage = UsageCounts(first="2026-11-01", last="2026-11-30", environment=None, group_by="model")
-    put = [PutSnapshot(HealthSnapshot(f"hea_{name}", {}), at=1.0) for name in "cba"]
-    async with aclosing(PostgresStorage(url)) as storage:
-        await storage.apply(SYSTEM_ACCOUNT, put)
-        with psycopg.connect(url) as holder, psycopg.connect(url, autocommit=True) as watcher:
-            for name in "cba":
-                watcher.execute("INSERT INTO naming VALUES (%s, 1)", (f"hea_{name}",))
-            holder.execute("SELECT FROM snapshot WHERE id = 'hea_a' FOR UPDATE")
-            async with anyio.create_task_group() as group:
-                if how == "put":
-                    again = [replace(each, at=2.0) for each in put]
-                    group.start_soon(storage.apply, SYSTEM_ACCOUNT, again)
-                else:
-                    group.start_soon(storage.read, "acme", usage)
-                await until_waiting(watcher, 1)
-                assert (
-                    len(watcher.execute("SELECT FROM snapshot WHERE id <> 'hea_a' FOR UPDATE NOWAIT").fetchall()) == 2
-                )
-                holder.rollback()
 
 
 async def test_a_promoted_replica_has_every_answered_call() -> None:

@@ -16,7 +16,7 @@ from redis import Redis
 
 from routewright.backends.coordination import redis as module
 from routewright.backends.coordination.redis import UNITS, RedisCoordination
-from routewright.errors import InternalError, RateLimited, ValidationFailed
+from routewright.errors import InternalError, RateLimited, StorageUnavailable, ValidationFailed
 from routewright.wire import RateLimits, Taken, Takes
 from tests.database_servers import RedisServer
 from tests.programs import Program
@@ -173,6 +173,18 @@ async def test_a_clock_that_steps_back_admits_nothing_too_early(make: Make, redi
     server.hset("rw:{acme}:window:p", "l", later)
     assert (await mine.take(wanted[1])).places[0] == (2, later)
     assert (await refused(mine, wanted[2]))["retry_after_seconds"] == 30
+    server.close()
+
+
+async def test_a_read_only_server_counts_as_unavailable(make: Make, redis: RedisServer) -> None:
+    mine, server = make(), Redis.from_url(redis.url)
+    server.replicaof("127.0.0.1", "1")
+    try:
+        with pytest.raises(StorageUnavailable, match="ReadOnlyError"):
+            await mine.take(takes("c"))
+    finally:
+        server.replicaof("NO", "ONE")
+    await mine.take(takes("c"))
     server.close()
 
 

@@ -446,32 +446,6 @@ def test_a_write_lock_held_elsewhere_delays_neither_closing_nor_exit(path: Path)
         assert max(map(float, run(program, path, how).split())) < 1.5, how
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_no_connection_is_open_during_a_fork(path: Path) -> None:
-    script = """
-        path = Path(sys.argv[1])
-        storage = SqliteStorage(path)
-
-        def open_files():
-            links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
-            return [os.readlink(link) for link in links if os.path.exists(link) and str(path) in os.readlink(link)]
-
-        anyio.run(put, storage, 0, 5)
-        anyio.run(storage.read, "default", TraceById("tr_1"))
-        assert open_files()
-        child = os.fork()
-        if child == 0:
-            os._exit(len(open_files()))
-        assert os.waitpid(child, 0)[1] == 0
-        anyio.run(put, storage, 5, 5)
-        anyio.run(storage.aclose)
-        assert not open_files()
-    """
-    if not Path("/proc/self/fd").exists():
-        pytest.skip("which files are open cannot be seen here")
-    run(script, path)
-
-
 # The file under it
 
 

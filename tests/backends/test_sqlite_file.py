@@ -44,7 +44,6 @@ pytestmark = pytest.mark.anyio
 
 VERSION = schema.latest()
 NEXT = "CREATE TABLE note (body TEXT NOT NULL);\nINSERT INTO note VALUES ('made');\n"
-BROKEN = "CREATE TABLE note (body TEXT NOT NULL);\nDROP TABLE latency;\nINSERT INTO nowhere VALUES (1);\n"
 
 
 @pytest.fixture
@@ -137,13 +136,6 @@ async def test_a_storage_open_during_an_upgrade_stops_writing(path: Path) -> Non
     assert ask(path, "SELECT count(*) FROM trace") == 101
 
 
-async def test_a_new_file_gets_the_present_version(tmp_path: Path, later: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "new.db"
-    await _fill(path)
-    assert ask(path, "PRAGMA user_version") == VERSION + 1
-    assert ask(path, "SELECT body FROM note") == "made"
-
-
 # Upgrade
 
 
@@ -160,26 +152,6 @@ async def test_an_upgrade_creates_a_backup_first(path: Path, later: pytest.Monke
         await storage.apply("default", [PutTrace(make_trace(200))])
         assert len(await storage.scan("default", TraceItems(), after=None, limit=200)) == 101
     assert upkeep.upgrade(path) is None
-
-
-def test_a_store_of_the_present_version_needs_no_upgrade(path: Path) -> None:
-    before = path.read_bytes()
-    assert upkeep.upgrade(path) is None
-    assert path.read_bytes() == before
-    assert names(path.parent) == {"traces.db"}
-
-
-async def test_a_failed_upgrade_leaves_the_old_store_and_can_be_retried(path: Path, later: pytest.MonkeyPatch) -> None:
-    for _ in range(2):
-        later.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS[:-1], BROKEN))
-        with pytest.raises(InternalError, match="no such table: nowhere"):
-            upkeep.upgrade(path)
-        assert ask(path, "PRAGMA user_version") == VERSION
-        assert ask(path, "SELECT count(*) FROM sqlite_master WHERE name = 'note'") == 0
-        assert ask(path, "PRAGMA integrity_check") == "ok"
-    later.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS[:-1], NEXT))
-    assert upkeep.upgrade(path) is not None
-    assert_sound(path)
 
 
 def test_an_upgrade_is_synced_without_checkpoints(path: Path, later: pytest.MonkeyPatch) -> None:
@@ -363,10 +335,6 @@ async def test_a_revoked_key_is_no_problem(tmp_path: Path) -> None:
     with closing(sqlite3.connect(store)) as connection, connection:
         connection.execute("UPDATE key SET compromised_from = NULL")
     assert upkeep.check(store).problems == ["key 'k' of 'acme' cannot be read"]
-
-
-def test_an_older_store_can_be_checked(path: Path, later: pytest.MonkeyPatch) -> None:
-    assert upkeep.check(path) == (VERSION, 100, path.stat().st_size, [])
 
 
 @pytest.mark.parametrize("page", range(1, 12))

@@ -191,13 +191,6 @@ async def test_memory_bounds_snapshots_too_and_keeps_those_in_use() -> None:
     assert [snapshot is not None for snapshot in kept] == [True, False, False, False, True, True]
 
 
-async def test_memory_expires_nothing_without_a_retention() -> None:
-    storage = MemoryStorage()
-    await storage.apply("default", [PutTrace(make_trace(1, created_at="1999-01-01T00:00:00.000Z"))])
-    assert await storage.sweep(4e9) == 0
-    assert await storage.read("default", TraceById(make_trace(1).id)) is not None
-
-
 async def test_memory_drops_the_oldest_traces_of_an_account_with_too_much_text() -> None:
     storage = MemoryStorage(text_bytes=100)
 

@@ -89,8 +89,6 @@ ODD_NAMES = tuple(text for text in ODD_TEXTS if text.isprintable() and len(text)
 """Odd texts that are valid names of accounts and traces."""
 LONG_NAMES = tuple("n" * 199 + end for end in "12")
 """Account names of the greatest length that differ in the last character."""
-LONG_IDS = tuple("t" * 99 + end for end in "12")
-"""Trace ids that differ in the last character."""
 ALIKE = (
     *("acme", "Acme", "acme ", " acme", "acm", "acme2", "acme%", "acm_", "acmé", "acme\u0301", "a'cme", "*", "default"),
     *ODD_NAMES,
