@@ -35,7 +35,7 @@ from .uvicorn_server import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
-PAGE = Path(__file__).parents[2] / "docs/how-to/stream-over-http.md"
+PAGE = Path(__file__).parents[2] / "docs/how-to/web-app.md"
 MODEL = Model(id="local/one", quality=0.5, pricing_per_1m=Pricing(1.0, 4.0))
 Ask = Callable[[str, Client], Coroutine[Any, Any, None]]
 
