@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -53,10 +54,24 @@ _ELSEWHERE = {name: page for page, names in _PAGES.items() for name in names.spl
 """Shapes whose fields another page of the reference lists."""
 
 
+_WITH_EXAMPLE = {"RouteResponse", "AgentResponse", "Decided", "Models", "Trace"}
+"""Answers that are shown; the fields of the others are few, and tables of other pages explain them."""
+
 _ERRORS = """\
+Every address may answer 400 `validation_failed` and 500 `internal_error`, every one with a key also 401
+`authentication_failed`, 403 `permission_denied` and 500 `storage_unavailable`. The others are listed with each address.
 [Errors](errors.md) lists the codes, when each is sent, [an example of the body](errors.md#as-json), and its
 [`detail`](errors.md#details).
 """
+
+
+COMMON = {
+    "400": {"`validation_failed`"},
+    "401": {"`authentication_failed`"},
+    "403": {"`permission_denied`"},
+    "500": {"`internal_error`", "`storage_unavailable`"},
+}
+"""Errors of every address, by status."""
 
 
 def http_reference() -> str:
@@ -163,29 +178,24 @@ def _parameter(parameter: Any) -> tuple[str, ...]:
 def _answers(responses: Any, schemas: dict[str, Schema]) -> Iterator[str]:
     content = responses["200"].get("content", {}).get("application/json", {})
     said = responses["200"]["description"].removeprefix("The answer.")
-    if content["schema"].get("$ref", "").endswith("/Trace"):
-        said = "Beside the fields of an item of a page it has:"
     yield f"200: {_type(content['schema'])}. {said}".rstrip() + "\n"
     for example in content.get("examples", {}).values():
-        yield json_block(_without_repetition(example["value"], schemas))
+        if content["schema"].get("$ref", "").rpartition("/")[2] in _WITH_EXAMPLE:
+            yield json_block(example["value"])
     stream = responses["200"]["content"].get("text/event-stream")
     if stream is not None:
         yield "```text\n" + "\n".join(map(_event, stream["examples"].values())) + "```\n"
         rows = [row for name in _names_in(stream["schema"]) for row in _event_rows(schemas[name], schemas)]
         yield table(("event", "data", "meaning"), rows)
     others = [
-        f"{status} {each['description'].removesuffix('.')}" for status, each in responses.items() if status != "200"
+        f"{status} {', '.join(sorted(left)) or response['description'].removesuffix('.')}"
+        for status, response in responses.items()
+        if status != "200"
+        for codes in [set(re.findall("`[^`]+`", response["description"]))]
+        if (left := codes - COMMON.get(status, set())) or not codes
     ]
-    yield f"Otherwise: {'; '.join(others)}.\n"
-
-
-def _without_repetition(value: Any, schemas: dict[str, Schema]) -> Any:
-    """An example; of a whole trace, what an item of a page does not show."""
-    if "spans" not in value:
-        return value
-    return {
-        name: each for name, each in value.items() if name == "id" or name not in schemas["TraceItem"]["properties"]
-    }
+    if others:
+        yield f"Otherwise: {'; '.join(others)}.\n"
 
 
 def _event(example: Any) -> str:
