@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 from docs._table import table
 from msgspec import Struct
@@ -13,14 +13,7 @@ from msgspec import Struct
 from routewright import Agent
 from routewright.agent import RunOptions
 from routewright.protocols import ToolContext
-from routewright.wire import (
-    AgentEvent,
-    AgentResponse,
-    RunStartedData,
-    RunSummary,
-    Step,
-    StepStartedData,
-)
+from routewright.wire import AgentEvent, AgentResponse, RunSummary, Step
 from routewright.wire.docstrings import field_docs, prose, summary
 
 NAMES = {
@@ -76,8 +69,8 @@ ARGUMENTS: dict[str, tuple[Callable[..., Any], dict[str, str]]] = {
 }
 """What takes arguments, and the meaning of each."""
 
-EVENTS: tuple[type[Struct], ...] = (RunStartedData, StepStartedData, Step, AgentResponse, RunSummary)
-"""What events of a run hold."""
+EVENTS: tuple[type[Struct], ...] = (Step, AgentResponse, RunSummary)
+"""What events of a run hold, but for the few fields of the first two."""
 
 
 def agent_names() -> str:
@@ -135,10 +128,16 @@ def agent_context() -> str:
 def agent_events() -> str:
     """The events of a stream, and the shapes of what they hold."""
     kinds: tuple[type[Struct], ...] = get_args(AgentEvent)
-    rows = [(f"`{kind.event}`", f"`{kind.__annotations__['data']}`", summary(kind)) for kind in kinds]  # type: ignore[attr-defined]
+    rows = [(f"`{kind.event}`", _data(kind), summary(kind)) for kind in kinds]  # type: ignore[attr-defined]
     streamed = table(("event", "data", "when"), rows)
     shapes = "\n".join(f"### `{kind.__name__}`\n\n{summary(kind)}\n\n{fields(kind)}" for kind in EVENTS)
     return f"{streamed}\n{shapes}"
+
+
+def _data(event: type[Struct]) -> str:
+    """The shape of an event's data, or its fields where no table has them."""
+    data: type[Struct] = get_type_hints(event)["data"]
+    return f"`{data.__name__}`" if data in EVENTS else ", ".join(f"`{name}`" for name in data.__struct_fields__)
 
 
 def fields(kind: type[Struct]) -> str:

@@ -15,6 +15,9 @@ from routewright.webhook import WebhookEvent
 from routewright.wire import Event, EventType
 from routewright.wire.docstrings import field_docs, prose, summary
 
+_IN_FULL: EventType = "router.fallback_triggered"
+"""The event that is the sample of a body."""
+
 
 def event_types() -> str:
     """The body, then a part for each type."""
@@ -22,13 +25,14 @@ def event_types() -> str:
     names = msgspec.json.decode(_sample("incident.created"))
     rows = [(f"`{name}`", f"`{types[name]}`", prose(docs.get(name, ""))) for name in names]
     sections = "\n".join(map(_section, get_args(EventType)))
-    body = json_block(msgspec.json.decode(_sample("router.fallback_triggered")))
+    body = json_block(msgspec.json.decode(_sample(_IN_FULL)))
     return f"## Body of a delivery\n\n{table(('field', 'type', 'meaning'), rows)}\n{body}\n{sections}"
 
 
 def _section(type: EventType) -> str:
     kind, sample = SAMPLES[type].__class__, msgspec.json.decode(_sample(type))["data"]
-    return f"## `{type}`\n\n{summary(kind)}\n\n{fields(kind)}\n{json_block(sample)}"
+    shown = "" if type == _IN_FULL else f"\n{json_block(sample)}"
+    return f"## `{type}`\n\n{summary(kind)}\n\n{fields(kind)}{shown}"
 
 
 def _sample(type: EventType) -> bytes:

@@ -29,8 +29,6 @@ _PAGES = {
     "agents.md#agentresponse": "AgentResponse",
     "agents.md#runsummary": "RunSummary",
     "agents.md#step": "Step",
-    "agents.md#runstarteddata": "RunStartedData",
-    "agents.md#stepstarteddata": "StepStartedData",
     "decision.md#attributes": "Candidate Rejection",
     "decision.md#reasons": "Reason",
     "decision.md#the-input": "DecisionInput TokenBounds Images WarmPrefix Requested",
