@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from functools import partial
 from math import ceil
 from typing import Any
@@ -240,14 +239,6 @@ async def test_a_key_cannot_be_reused_for_another_request() -> None:
         await bank.route("hi", idempotency_key="k", timeout_ms=99)
 
 
-async def test_after_a_failure_the_next_call_with_the_key_runs() -> None:
-    bank = await Bank([ProviderFault("auth")], ANSWER, terms=[account()]).open()
-    with pytest.raises(UpstreamFailed):
-        await bank.route(idempotency_key="k")
-    assert (await bank.route(idempotency_key="k")).output == "an answer"
-    assert len(bank.good.calls) == 2
-
-
 async def test_a_waiting_call_takes_over_if_the_first_is_cancelled() -> None:
     bank = await Bank([Pause(100.0)], ANSWER, terms=[account(monthly_nanos=10**9)]).open()
 
@@ -417,17 +408,6 @@ async def test_a_call_counts_its_output_cap_or_256_tokens() -> None:
     assert await asked(params={"temperature": 0.0}) - least == 255
 
 
-@pytest.mark.parametrize(("answered", "admitted"), [(True, False), (False, True)])
-async def test_a_call_of_unknown_usage_counts_all_its_estimated_tokens(answered: bool, admitted: bool) -> None:
-    terms = [account(limits=RateLimits(tokens_per_min=1_000))]
-    bank = await Bank([ProviderFault("auth", answered=answered)], ANSWER, terms=terms).open()
-    with pytest.raises(UpstreamFailed):
-        await bank.route(params={"max_output_tokens": 700})
-    with nullcontext() if admitted else pytest.raises(RateLimited):
-        await bank.route(params={"max_output_tokens": 400})
-    assert len(bank.good.calls) == 1 + admitted
-
-
 # Accounts created while their calls run
 
 
@@ -461,14 +441,6 @@ async def test_a_call_running_when_its_account_is_created_counts_in_its_month(
     assert await bank.purse() == (10**9, COST, 0)
     of_key = [purse.spent_nanos for purse in (await bank.standing("key_1")).purses if purse.level == "key"]
     assert of_key == [COST if key_id else 0] * 2
-
-
-async def test_a_new_account_is_limited_at_once() -> None:
-    bank = await running(ANSWER)
-    await bank.storage.apply("acme", [account(monthly_nanos=1)])
-    with pytest.raises(QuotaExhausted):
-        await bank.route()
-    assert len(bank.good.calls) == 1
 
 
 async def test_a_new_account_is_limited_within_seconds_by_a_storage_without_memory() -> None:

@@ -320,17 +320,6 @@ async def test_a_history_is_cut_to_the_window_of_the_models_that_may_serve() -> 
     assert calls_of(made)[-1].messages[1].content == "go"
 
 
-async def test_a_long_conversation_stays_usable() -> None:
-    able = {**ABLE, "context_window": 8_000}
-    made = router(
-        lambda call: "word " * 700, models=[Model(id="test/one", quality=0.8, pricing_per_1m=Pricing(1.0, 1.0), **able)]
-    )
-    agent = Agent(made, params={"max_output_tokens": 1_000})
-    for _ in range(12):
-        answer = await agent.run("word " * 500, conversation="c")
-        assert (answer.status, answer.response.error) == ("completed", None)
-
-
 async def test_the_trace_of_an_ended_run_has_no_text() -> None:
     storage = MemoryStorage()
     made = router([asks(("add", {"a": 123_454_321})), "done"], storage=storage)

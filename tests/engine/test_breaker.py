@@ -131,17 +131,6 @@ async def test_a_model_is_left_alone_by_every_call_until_its_retry_after_has_pas
     assert (await ask(house)).routing.selected_model == GOOD.id
 
 
-async def test_a_model_with_a_retry_after_is_called_if_no_other_is_left() -> None:
-    good = Switch("rate_limited", retry_after=86_400.0)
-    house = house_of(good)
-    good.up = False
-    await ask(house)
-    good.up = True
-    alone = await ask(house, models=[GOOD.id], fallback={"maxRetries": 0, "models": []})
-    assert alone.routing.selected_model == GOOD.id
-    assert probes(alone) == [True]
-
-
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_flapping_provider_is_back_in_service_within_sixteen_seconds(seed: int, full: bool) -> None:
     chance, good, served = Random(seed), Switch(), list[float]()

@@ -876,17 +876,6 @@ async def test_an_entry_removed_by_trace_id_before_it_is_kept_is_never_served() 
         assert not (await at.ask("Else?")).routing.cache_hit
 
 
-async def test_a_removal_of_others_spares_entries_that_are_being_kept() -> None:
-    at = slow_shop()
-    async with at.router:
-        made = await at.ask(metadata={"team": "a"})
-        for others in ({"namespace": "n"}, {"metadata": ("team", "b")}, {"older_than_s": 60.0}):
-            await at.router.cache.invalidate(**others)
-        await at.router.as_caller(Caller(environment="sandbox")).cache.invalidate(everything=True)
-        await at.clock.sleep(1.0)
-        assert (await at.ask()).output == made.output
-
-
 class Hanging:
     """An embedder that never answers."""
 
@@ -986,35 +975,6 @@ async def test_a_kept_entry_is_served_without_waiting_for_a_call_that_wants_a_yo
         began = at.clock.monotonic()
         assert (await at.ask()).output == "old"
         assert at.clock.monotonic() == began
-
-
-class Late:
-    """A lock, before which something happens once."""
-
-    def __init__(self, lock: Any, action: Any) -> None:
-        self.lock, self._inner, self._action = self, lock, action
-
-    def __enter__(self) -> None:
-        action, self._action = self._action, None
-        if action is not None:
-            action()
-        self._inner.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        self._inner.__exit__(*error)
-
-
-async def test_a_call_that_ends_as_another_starts_to_wait_is_not_waited_for() -> None:
-    at = shop(SLOW)
-    began, caching = at.clock.monotonic(), at.router.engine.caching
-    async with anyio.create_task_group() as group:
-        group.start_soon(at.ask)
-        await at.clock.sleep(1.0)
-        (flight,) = caching._flights.values()
-        inner = caching.guard
-        caching.guard = Late(inner.lock, lambda: flight.publish(None))  # type: ignore[assignment]
-        await at.ask()
-        assert at.clock.monotonic() - began == 6.0, "it made its own call at once"
 
 
 @pytest.mark.parametrize("first", [Judged(None), Odd(None)], ids=["waits", "plain"])

@@ -38,7 +38,7 @@ from routewright._core.guardrails.texts import PIECE_CHARS
 from routewright._engine import capture
 from routewright._engine.capture import Captured, Capturing, redacting
 from routewright.backends.clock import SystemClock
-from routewright.errors import BlockedByPolicy, UpstreamFailed
+from routewright.errors import BlockedByPolicy
 from routewright.protocols import Storage
 from routewright.router import StepCall, StepDone
 from routewright.testing import FakeClock, Pause
@@ -186,25 +186,6 @@ async def test_after_a_fallback_the_answer_that_served_is_kept(ask: Ask) -> None
     trace = await only_trace(house)
     assert trace.fallback_used
     assert trace.content == CONTENT
-
-
-@pytest.mark.parametrize("ask", [plain, events, text])
-async def test_the_prompt_of_a_failed_call_is_kept(ask: Ask) -> None:
-    broken = said(Delta(f"half an answer of {SECRET}"), ProviderFault("auth"))
-    house = keeping([broken], [broken])
-    with pytest.raises(UpstreamFailed):
-        await ask_to_its_end(ask, house.router)
-    assert (await only_trace(house)).content == ASKED_ALONE
-
-
-async def ask_to_its_end(ask: Ask, router: Router) -> None:
-    if ask is not events:
-        await ask(router)
-        return
-    async with router.stream(PROMPT, goal="quality") as stream:
-        async for _ in stream:
-            pass
-    stream.raise_failure()
 
 
 @pytest.mark.parametrize("ask", [plain, events, text])
@@ -554,15 +535,6 @@ async def test_lists_events_and_reports_have_no_captured_text(kept: Kept) -> Non
     assert len(page.data) == len(kept.events) == 1
     for word in (SECRET, "***", "content"):
         assert word not in told
-
-
-@storages
-async def test_decision_and_explanation_are_those_of_a_trace_without_content(kept: Kept) -> None:
-    answer = await kept.ask()
-    trace = await kept.router.trace(answer.trace_id)
-    assert kept.router.replay(trace).digest == answer.decision.digest
-    assert kept.router.explain(trace) == kept.router.explain(msgspec.structs.replace(trace, content=None))
-    assert trace._repr_html_() == msgspec.structs.replace(trace, content=None)._repr_html_()
 
 
 async def test_a_pickled_answer_has_only_the_redacted_prompt() -> None:

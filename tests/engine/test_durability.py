@@ -29,11 +29,9 @@ from routewright._engine.retention import EVERY_S
 from routewright.errors import NotFound, StorageUnavailable
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.wire import (
-    SYSTEM_ACCOUNT,
     Durability,
     Finish,
     PutTrace,
-    SnapshotById,
     Write,
     Written,
 )
@@ -233,22 +231,6 @@ async def test_a_router_sweeps_its_storage_and_says_how_long_traces_are_kept(cap
     assert [trace.id for trace in await traces_in(storage)] != []
     assert old.id not in [trace.id for trace in await traces_in(storage)]
     await router.aclose()
-
-
-async def test_a_decision_is_replayed_after_a_restart(tmp_path: Path) -> None:
-    path = tmp_path / "traces.db"
-    async with Router.sandbox(storage=SqliteStorage(path)) as router:
-        answer = await router.route("hi", goal="quality", models=["openai/gpt-4o", "openai/gpt-4o-mini"])
-    store = TraceStore(f"sqlite:///{path}")
-    trace = await store.get(answer.trace_id)
-    assert trace == answer.trace
-    assert trace.decision_input is not None
-    snapshot = await SqliteStorage(path).read(SYSTEM_ACCOUNT, SnapshotById(trace.decision_input.health))
-    assert snapshot is not None
-    again = Router.sandbox(storage=SqliteStorage(path))
-    assert again.replay(trace).digest == answer.decision.digest
-    await again.aclose()
-    await store.aclose()
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])

@@ -17,7 +17,6 @@ from routewright import (
     PatternGuardrail,
     Policy,
     Router,
-    RouterError,
     Settings,
     ValidationFailed,
 )
@@ -311,13 +310,6 @@ async def test_json_is_checked_by_its_decoded_text() -> None:
     assert answer.data == {"mail": "[email]"}
 
 
-async def test_many_requests_are_guarded_one_by_one() -> None:
-    house = House(["fine", "fine"], guardrails=[DenyList(["bad"])])
-    first, second, third = await house.router.route_many(["good", "bad", "well"], goal="quality")
-    assert isinstance(second, BlockedByPolicy)
-    assert [not isinstance(each, RouterError) for each in (first, third)] == [True, True]
-
-
 def test_a_hosts_own_calls_are_guarded_too() -> None:
     router = Router(guardrails=[PatternGuardrail("email"), DenyList(["secret"])], settings=Settings(clock=FakeClock()))
     with router.steps(MAIL, models=["openai/gpt-4.1", "openai/gpt-4o"]) as steps:
@@ -380,23 +372,3 @@ def test_a_decision_runs_no_guardrail() -> None:
     house = House([], guardrails=[own])
     house.router.decide("hi")
     assert own.seen == []
-
-
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_loop_that_plain_code_starts_may_wait(backend: str) -> None:
-    own = Moderation(lambda text: Allow())
-    own.stages = ("input",)
-    inner = House(["fine"], guardrails=[own]).router
-
-    class Asking:
-        name, holds = "asking", None
-        stages: tuple[Stage, ...] = ("input",)
-
-        def check(self, text: str, stage: Stage) -> Verdict:
-            assert anyio.run(plain, inner, backend=backend) == "fine"
-            return Allow()
-
-    outer = Router(guardrails=[Asking()], settings=Settings(clock=FakeClock()))
-    with outer.steps("hi", models=["openai/gpt-4.1"]) as steps:
-        assert isinstance(steps.next(), StepCall)
-    assert [text for text, _ in own.seen] == ["hi"]

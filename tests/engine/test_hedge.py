@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from random import Random
@@ -364,15 +362,6 @@ def broken_off(backend: str, error: str, who: str) -> int:
 @table("error", ERRORS)
 def test_an_exit_passes_through_a_race(error: str, who: str) -> None:
     assert broken_off("trio", error, who) == 0
-
-
-def test_an_exit_passes_through_a_race_on_asyncio() -> None:
-    both = "[b('asyncio', 'KeyboardInterrupt', who) for who in ('first', 'hedge')]"
-    code = f"from tests.engine.test_hedge import broken_off as b; print({both})"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60, cwd=ROOT
-    )
-    assert done.stdout == "[0, 0]\n", done.stderr
 
 
 # --- who has none

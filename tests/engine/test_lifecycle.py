@@ -16,7 +16,7 @@ import anyio.lowlevel
 import pytest
 import trio
 
-from routewright import CallableProvider, MemoryStorage, Model, Pricing, Router
+from routewright import CallableProvider, MemoryStorage, Model, Router
 from routewright.testing import ScriptedProvider
 from routewright.wire import UpstreamCall
 
@@ -114,17 +114,6 @@ def test_closing_inside_a_loop_leaves_a_provider_that_blocks(backend: str) -> No
         assert aside.daemon
     finally:
         go_on.set()
-
-
-def test_closing_twice_is_closing_once_and_async_with_is_optional() -> None:
-    async def twice() -> int:
-        provider = ScriptedProvider(["hello"], models=[Model(id="a/one", pricing_per_1m=Pricing(1, 1))])
-        async with Router(providers=[provider]) as router:
-            assert await ask(router) == "hello"
-        await router.aclose()
-        return provider.closed
-
-    assert asyncio.run(twice()) == 1
 
 
 PATIENCE = """

@@ -238,22 +238,6 @@ async def test_a_request_over_the_budget_is_refused_and_later_cheaper_ones_run()
     assert (await router.trace(str(refused.trace_id))).status == "budget_exceeded"
 
 
-async def test_a_refusal_by_the_shared_budget_does_not_list_models() -> None:
-    router, provider = one_model(answering(0.1, output=300))
-    own = {"messages": [{"role": "user", "content": "hi"}], "budget": {"maxCostUsd": 1e-9}}
-    first, shared, small = await router.route_many(
-        ["hi", "hi", own], limit=1, params=CAP, budget={"maxCostUsd": 0.0005}
-    )
-    assert isinstance(first, Answer)
-    assert isinstance(shared, BudgetExceeded)
-    assert shared.message.startswith("the budget over all requests has $0.00019 left, which does not pay for this one;")
-    assert shared.detail["rejected_candidates"] == []
-    assert (await router.trace(shared.trace_id or "")).status == "budget_exceeded"
-    assert isinstance(small, BudgetExceeded)
-    assert [each["model"] for each in small.detail["rejected_candidates"]] == ["a/one"], "its own budget is to blame"
-    assert len(provider.calls) == 1
-
-
 async def test_invalid_options_are_raised_at_once() -> None:
     router, provider = one_model(answering(0.1))
     with pytest.raises(ValidationFailed, match=r"^goal: "):

@@ -162,15 +162,3 @@ async def test_a_server_that_comes_and_goes_is_a_few_lines(caplog: pytest.LogCap
         "box is away: fault 2; it flaps",
         "box lists its models again; this has lasted for 30 min",
     ]
-
-
-async def test_a_fleet_that_replaces_another_continues_its_log_and_counts(town: Town) -> None:
-    town.switch.fault = ProviderFault("server", "500")
-    await town.ask(10)
-    parts = town.router._parts
-    before, after = parts.hosted("production"), parts._make_fleet("production")
-    town.new()
-    after.learn_from(before)
-    assert town.new() == ["circuit of good/one closed, after 5 s"], "circuits start closed"
-    assert after.outages is before.outages
-    assert after._guard is before._guard, "calls that run on the old fleet change it too"

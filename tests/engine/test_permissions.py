@@ -194,7 +194,6 @@ async def test_a_caller_made_by_hand_has_what_its_key_has(
         assert (await here.router.route("hi", caller=caller, strategy="cost-optimized")).output == "tiny/one"
 
 
-CHEAPEST: dict[str, Any] = {"strategy": "cost-optimized"}
 """Ways to learn of a model without a call."""
 
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from routewright import (
-    BudgetExceeded,
     Catalogue,
     MemoryStorage,
     Model,
@@ -77,12 +76,6 @@ async def test_a_call_that_lasts_into_a_new_day_keeps_its_price() -> None:
     router = router_at(MIDNIGHT - 2, [said(Pause(3.0), Delta("x"), TOLD, Finish("stop"))])
     answer = await router.route("hi", goal="quality")
     assert answer.routing.cost_usd == 0.0014
-
-
-async def test_no_budget_takes_a_model_that_has_its_first_price_tomorrow() -> None:
-    router = router_at(MIDNIGHT - 2, [], model=replace(DEARER, pricing_per_1m=None))
-    with pytest.raises(BudgetExceeded, match="give the model a price: none is known"):
-        router.decide("hi", models=[GOOD.id], budget={"maxCostUsd": 100})
 
 
 async def test_decisions_use_the_prices_of_the_day() -> None:

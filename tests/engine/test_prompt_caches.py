@@ -112,13 +112,6 @@ async def test_the_cache_of_another_account_is_never_used() -> None:
     assert chat.next(caller=Caller(key_id="key_1")).input.warm
 
 
-async def test_an_unexpected_miss_drops_the_cached_prompt() -> None:
-    chat = await Chat(Vendors(HOME, AWAY, caches=False).router()).begin()
-    models = [(await chat.ask()).routing.selected_model for _ in range(4)]
-    assert models[0] == HOME.id
-    assert models[-1] == AWAY.id
-
-
 async def test_the_saving_is_in_the_response_and_in_the_trace() -> None:
     router = Vendors(HOME).router()
     chat = Chat(router)

@@ -18,7 +18,6 @@ from routewright._core.money import MOST_TOKENS
 from routewright._engine import trace_writer
 from routewright.errors import (
     InternalError,
-    QuotaExhausted,
     RouterTimeoutError,
     StorageUnavailable,
     UnsupportedWrite,
@@ -162,24 +161,6 @@ async def test_a_settlement_refused_for_good_is_counted_and_logged(
     )
     assert "CANARY" not in caplog.text + str(told.value)
     assert len(storage.of(Facts)) == (1 if isinstance(error, UnsupportedWrite) else 3)
-
-
-async def test_a_failing_settlement_delays_no_other(odd: Odd) -> None:
-    bank, storage = await odd()
-    first: list[str] = []
-
-    def refuse(thing: Any) -> None:
-        if isinstance(thing, Facts) and thing.id == (first or [thing.id])[0]:
-            first.append(thing.id)
-            raise StorageUnavailable("away")
-
-    storage.before = refuse
-    await bank.route()
-    assert (await bank.purse())[1] == 0
-    for count in (1, 2, 3):
-        await bank.route()
-        assert (await bank.purse())[1] == count * COST
-    assert bank.router.trace_counts.waiting == 1
 
 
 @pytest.mark.parametrize("gives", [NOTHING, 5, "garbage", [None]], ids=lambda gives: type(gives).__name__)
@@ -408,26 +389,6 @@ async def test_a_call_that_times_out_after_the_close_is_billed() -> None:
     assert bank.router.trace_counts.unbilled == 0
 
 
-async def test_a_call_waiting_for_a_key_goes_on_when_its_bill_is_given_up_at_the_close() -> None:
-    bank, storage = await opened([Pause(1.0), *ANSWER], ANSWER)
-    storage.away = (Facts,)
-    took: list[float] = []
-
-    async def call() -> None:
-        with pytest.raises(RouterError):
-            await bank.route(idempotency_key="k", timeout_ms=60_000)
-        took.append(bank.clock.monotonic())
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(partial(bank.route, idempotency_key="k", timeout_ms=3_000))
-        await bank.clock.sleep(0.5)
-        group.start_soon(call)
-        await bank.clock.sleep(5.0)
-        await bank.router.aclose()
-        storage.away = ()
-    assert took[0] < 10.0
-
-
 # --- what is kept of a call goes on, whatever fails
 
 
@@ -534,19 +495,6 @@ async def test_a_hanging_settlement_is_retried_and_delays_no_others_for_long() -
     await bank.clock.sleep(5.0)
     assert await bank.purse() == (LIMIT, COST, 0)
     assert bank.router.trace_counts.waiting == 0
-
-
-async def test_the_late_answer_of_a_slow_storage_about_an_account_is_used() -> None:
-    bank, storage = await opened(*[ANSWER] * 9)
-    guest = Caller("guest")
-    await bank.route(caller=guest)
-    await bank.storage.apply("guest", [PutAccount(replace(account(monthly_nanos=1).account, name="guest"))])
-    storage.before, storage.forgets = (lambda _: bank.clock.sleep(0.4)), True
-    await bank.clock.sleep(3.0)
-    await bank.route(caller=guest)
-    await bank.clock.sleep(0.5)
-    with pytest.raises(QuotaExhausted):
-        await bank.route(caller=guest)
 
 
 # --- a month

@@ -312,22 +312,6 @@ def test_an_abandoned_probe_makes_room_for_another_at_once() -> None:
             assert call.model == "good/one"
 
 
-def test_a_probe_closed_while_it_is_fed_is_abandoned_once() -> None:
-    host = probing()
-
-    def answer(steps: Steps) -> Iterator[Chunk]:
-        yield Delta("Bl")
-        steps.close()
-        yield Delta("ue.")
-
-    steps = host.router.steps("hi", goal="quality")
-    steps.next()
-    steps.feed(answer(steps))
-    assert steps.next() == StepDone()
-    assert host.trace(steps).status == "cancelled"
-    assert host.ask(ANSWER).result.routing.selected_model == "good/one"
-
-
 def test_dropped_steps_keep_their_trace() -> None:
     host = Host()
     steps = host.router.steps("hi")

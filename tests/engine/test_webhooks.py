@@ -15,12 +15,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from routewright import MemoryStorage, Router, SqliteStorage, WebhookSigner
+from routewright import MemoryStorage, SqliteStorage, WebhookSigner
 from routewright._core.crypto import NONCE, derive
 from routewright._core.webhooks.endpoint import PURPOSE, add_secret
 from routewright._engine.webhooks import IN_FLIGHT, LEASE_S, POLL_S, Dispatcher
 from routewright.errors import InternalError, SignatureError, StorageUnavailable
-from routewright.protocols import BaseStorage
 from routewright.testing import FakeClock
 from routewright.webhook import StandardWebhookSigner
 from routewright.wire import (
@@ -411,20 +410,6 @@ async def test_dead_endpoints_have_half_of_the_attempts_at_most() -> None:
         assert running.receiver.now == IN_FLIGHT // 2
 
 
-@on_one_loop
-async def test_slow_endpoints_with_many_events_do_not_starve_others() -> None:
-    async with Delivering(lambda url: "slow" if url[-4:] < "0032" else 200) as running:
-        await running.put(*(endpoint_of(number, url=f"https://hooks.example/{number:04}") for number in range(32)))
-        await running.emit(*range(60))
-        await running.clock.sleep(60.0)
-        assert running.receiver.now == IN_FLIGHT * 3 // 4
-        await running.put(endpoint_of(999, url="https://hooks.example/0999"))
-        await running.emit(999)
-        await running.clock.sleep(30.0)
-        (at,) = running.receiver.times("https://hooks.example/0999")
-        assert at - 60.0 < 9.5
-
-
 async def test_a_refused_outcome_delays_no_other() -> None:
     class Picky(MemoryStorage):
         async def apply(self, account: str, writes: Any) -> Any:
@@ -588,33 +573,6 @@ async def test_more_attempts_reach_the_last_delay_of_the_schedule() -> None:
         await running.begin()
         await running.clock.sleep(50_000.0)
         assert running.receiver.times(endpoint_of().url) == pytest.approx([0, 60, 360, 1260, 4860, 19_260], abs=1e-5)
-
-
-@pytest.mark.parametrize("has_accounts", [False, True])
-def test_a_storage_without_accounts_is_not_asked_for_deliveries_at_the_start(has_accounts: bool) -> None:
-    asked = list[object]()
-
-    class Own(BaseStorage):
-        accounts = MemoryStorage().accounts if has_accounts else None
-
-        @property
-        def has_endpoints(self) -> bool:
-            asked.append(self)
-            return False
-
-        async def read(self, *_: object, **__: object) -> Any:
-            raise StorageUnavailable("it is away")
-
-        apply = scan = sweep = read
-
-        async def aclose(self) -> None:
-            pass
-
-    storage: Any = Own()
-    router = Router.sandbox(storage=storage)
-    _ = router._parts.engine
-    router.blocking.close()
-    assert bool(asked) is has_accounts
 
 
 @pytest.mark.full

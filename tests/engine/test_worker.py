@@ -95,20 +95,6 @@ class TestThread:
         assert thread.daemon
         assert thread is not threading.current_thread()
 
-    def test_run_serves_many_threads_at_once(self, worker: Worker) -> None:
-        everybody_is_here, answers = threading.Barrier(8), list[int]()
-
-        async def double(n: int) -> int:
-            await anyio.lowlevel.checkpoint()
-            return 2 * n
-
-        def call(n: int) -> None:
-            everybody_is_here.wait(10)
-            answers.extend(worker.run(double, n) for _ in range(20))
-
-        in_threads(call, 8)
-        assert sorted(answers) == sorted(2 * n for n in range(8) for _ in range(20))
-
     @pytest.mark.parametrize("error", [ValueError("mine"), SystemExit(3), KeyboardInterrupt(), anyio.EndOfStream()])
     def test_run_raises_what_the_function_raises(self, worker: Worker, error: BaseException) -> None:
         with pytest.raises(type(error)) as caught:
@@ -287,26 +273,6 @@ class TestThread:
         assert not any(thread.is_alive() for thread in taken)
         assert len(set(taken)) > 1
 
-    def test_the_last_job_that_is_dropped_ends_the_thread(self) -> None:
-        worker, ran = Worker(SystemClock(), may_be_dropped=True), threading.Event()
-
-        async def run() -> None:
-            ran.set()
-
-        first, last = Job(worker, run, 60.0), Job(worker, run, 60.0)
-        assert first.poke()
-        assert last.poke()
-        assert worker.present is not None
-        thread = worker.present._thread
-        first.drop()
-        assert thread.is_alive()
-        last.drop()
-        assert not thread.is_alive()
-        assert not ran.is_set()
-        first.delay = 0.0
-        assert first.poke()
-        assert ran.wait(10)
-
     def test_closing_ends_a_call_that_another_thread_waits_for(self, worker: Worker) -> None:
         running, errors = threading.Event(), list[BaseException]()
 
@@ -384,19 +350,6 @@ class TestCallersLoop:
         await worker.aclose()
         assert seen == [threading.current_thread()] * 3
         assert threading.active_count() == before
-
-    async def test_job_begins_after_its_delay(self, worker: Worker, clock: FakeClock) -> None:
-        times: list[float] = []
-
-        async def note() -> None:
-            times.append(clock.monotonic())
-
-        job = Job(worker, note, 0.25)
-        job.poke()
-        await clock.sleep(1.0)
-        job.poke()
-        await clock.sleep(1.0)
-        assert times == [0.25, 1.25]
 
     async def test_poke_during_a_run_leads_to_another_after_it(self, worker: Worker, clock: FakeClock) -> None:
         spans: list[tuple[float, float]] = []
@@ -629,16 +582,6 @@ class TestProcess:
         """)
         assert lines == ["exit"]
         assert took < 4.0  # with the interpreter's own
-
-    def test_worker_closed_in_time_adds_nothing_to_the_exit(self) -> None:
-        lines, took = run_script("""
-            worker.run(pid)
-            worker.close()
-            say(threading.active_count())
-            say("exit")
-        """)
-        assert lines == ["1", "exit"]
-        assert took < 1.8
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
     def test_fork_leaves_both_processes_with_a_working_worker(self) -> None:

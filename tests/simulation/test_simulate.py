@@ -72,16 +72,6 @@ async def test_five_requests_are_shown_and_different_changes_first() -> None:
     assert len({each.trace_id for each in examples}) == 5
 
 
-async def test_a_request_counts_as_soon_as_it_is_answered(tmp_path: Path) -> None:
-    storage = SqliteStorage(tmp_path / "traces.db")
-    async with Router(providers=[ScriptedProvider(["Hi"] * 20, models=[BIG])], storage=storage) as router:
-        counts = []
-        for _ in range(20):
-            await router.route("Hello")
-            counts.append((await Console(storage).what_if()).requests)
-    assert counts == [*range(1, 21)]
-
-
 async def test_reports_are_made_in_a_worker_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of many accounts take long."""
     names: list[str] = []
@@ -186,22 +176,6 @@ async def test_no_latency_is_claimed_of_models_without_outcomes() -> None:
     assert (report.latency_before_ms, report.latency_change) == (None, None)
     problem = "60 of the requests would go to 'small/two', with fewer than 30 outcomes on such requests"
     assert (report.problem, report.latency_problem) == (None, problem)
-
-
-async def test_a_draft_that_changes_nothing_blocks_nothing() -> None:
-    """Even if the account's answers were shorter than others, so that more was expected of them."""
-    clock = FakeClock()
-    storage = MemoryStorage()
-    console = Console(storage, clock=clock)
-    lengths = Lengths(1)
-    router = router_of(storage, lengths, clock)
-    await console.create_account("acme", plan="unlimited")
-    cost_usd = await serve(router, clock, 30, 1, caller=Caller("acme"))
-    lengths.factor = 1.2
-    await serve(router, clock, 30, 1)
-    await console.change_account("acme", monthly_limit_usd=1.01 * cost_usd)
-    assert (await console.simulate(LIVE)).blocked == []
-    await router.aclose()
 
 
 async def test_a_draft_of_the_storage_is_simulated_by_its_name() -> None:
@@ -356,14 +330,6 @@ async def test_a_model_without_a_price_that_stays_changes_no_cost() -> None:
     assert report.cost_after_usd.value == pytest.approx(cost_usd)
 
 
-async def test_nothing_is_claimed_about_accounts_either() -> None:
-    dearer = Policy(name="live", models=[BIG.id])
-    for count, has_claims in ((20, False), (40, True)):
-        console, _ = await console_over((count, {}), policy=DRAFT)
-        report = await console.simulate(dearer)
-        assert (report.problem is None, bool(report.costlier)) == (has_claims, has_claims)
-
-
 async def test_a_damaged_trace_is_skipped(tmp_path: Path) -> None:
     clock = FakeClock()
     storage = SqliteStorage(tmp_path / "traces.db", clock=clock)
@@ -398,23 +364,11 @@ async def test_what_if_without_a_model() -> None:
         await console.what_if(prices=cast("Catalogue", "f.toml"))
 
 
-async def test_a_draft_of_own_models_without_traffic_says_that_nothing_matches() -> None:
-    report = await Console(MemoryStorage()).simulate(DRAFT)
-    assert (report.requests, report.problem) == (0, NO_MATCH)
-
-
 async def test_the_problem_says_that_the_sandbox_is_left_out() -> None:
     console, _ = await console_over((40, {"caller": Caller(environment="sandbox")}))
     for filter in ("", "environment=sandbox"):
         for report in (await console.simulate(LIVE, filter=filter), await console.what_if(filter=filter)):
             assert (report.requests, report.problem) == (0, NO_MATCH)
-
-
-async def test_what_if_over_no_request_blames_no_model() -> None:
-    console, _ = await console_over((40, {}))
-    for models in ([BIG.id], ["big/on"]):
-        report = await console.what_if(only=models, filter="metadata.team=nobody")
-        assert (report.requests, report.problem) == (0, NO_MATCH)
 
 
 async def test_an_unknown_account_is_an_error() -> None:
@@ -443,14 +397,6 @@ async def test_nothing_is_claimed_if_what_callers_had_spent_is_unknown(gold: int
     problem = "for 40 of the requests it is unknown how much of its limits the caller had spent, which 'when' needs; "
     assert (report.problem or "").startswith(problem if unknown else "")
     assert (report.problem is not None) == bool(unknown)
-
-
-async def test_callers_without_limits_have_spent_no_unknown_part() -> None:
-    saving = PolicyClass(when=PolicyWhen(spent_of_month=">0.5"), models=[SMALL.id])
-    policy = replace(LIVE, classes=[saving])
-    console, _ = await console_over((40, {}), policy=policy)
-    report = await console.simulate(policy)
-    assert (report.unknown_spent, report.problem) == (0, None)
 
 
 async def test_a_price_of_an_unknown_model_is_an_error() -> None:
