@@ -10,7 +10,6 @@ from routewright._core.attempts.timeouts import ExecutionLimits
 from tests.tables import table
 
 LIMITS = ExecutionLimits()
-LATE = 1_000.0
 
 
 class Reference:

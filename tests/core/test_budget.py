@@ -92,6 +92,16 @@ class Sharing(RuleBasedStateMachine):
 TestSharing = Sharing.TestCase
 
 
+def test_a_share_settles_once() -> None:
+    budget = SharedBudget(Room(10, None))
+    share = budget.reserve(Amount(5, 5))
+    assert share == Share(1, Room(5, None))
+    budget.settle(share, Amount(3, 3))
+    with pytest.raises(KeyError):
+        budget.settle(share, Amount(3, 3))
+    assert budget.left == Room(7, None)
+
+
 def test_a_call_beyond_its_share_is_booked_in_full() -> None:
     budget = SharedBudget(Room(10, None))
     first = budget.reserve(Amount(10, 0))

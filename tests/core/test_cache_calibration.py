@@ -108,6 +108,16 @@ def test_right_answers_are_served_in_time() -> None:
     assert made.probability > 0.98
 
 
+def test_a_threshold_serves_similar_matches_that_pass_the_guards() -> None:
+    bound = Bound(threshold=0.8)
+    near = matches(("how do I open my account", "so", 0.95), ("how can I close an account", "thus", 0.85))
+    made = offer(ONE, near, Calibration(), bound)
+    assert made.match is near[1]
+    assert made.refused_by == "opposites"
+    assert made.serve == pytest.approx(0.98)
+    assert offer(ONE, matches(("how can I close an account", "thus", 0.79)), Calibration(), bound).serve == 0
+
+
 def test_an_offer_without_a_candidate_says_which_guard_refused() -> None:
     made = offer(ONE, matches(("How do I open my account?", "so", 0.95)), Calibration(), Bound())
     assert (made.match, made.refused_by, made.serve) == (None, "opposites", 0.0)

@@ -126,12 +126,6 @@ def test_the_same_words_in_another_order_never_pass() -> None:
     assert not [pair for pair in tried if refused(*pair) is None]
 
 
-def test_swapped_words_of_real_sentences_seldom_pass(full: bool) -> None:
-    pairs = [row for row in rows("cache/pairs_paws_wiki") if row["label"] == 0][:: 1 if full else 3]
-    passed = sum(refused(row["a"], row["b"]) is None for row in pairs)
-    assert passed / len(pairs) < 0.1  # these also have other words
-
-
 def test_most_real_paraphrases_pass() -> None:
     pairs = rows("cache/paraphrase_gptcache_mock")
     passed = sum(refused(row["a"], row["b"]) is None for row in pairs)

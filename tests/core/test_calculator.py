@@ -64,6 +64,7 @@ def test_an_expression_has_its_exact_value(expression: str, value: str) -> None:
         ("(" * 60 + "1" + ")" * 60, "levels"),
         ("1" * 1_001, "1000 characters"),
         ("1  @ 2 ", "'@' at 4"),
+        ("0 // 0", "division by zero"),
     ],
 )
 def test_an_invalid_expression_is_refused_with_a_reason(expression: str, said: str) -> None:

@@ -125,21 +125,6 @@ def astuple(figure: Figure) -> tuple[float | None, ...]:
     return figure.value, *(figure.interval or (None, None)), figure.count
 
 
-def test_callers_that_differ_widen_the_interval() -> None:
-    costs = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
-    alike = figures_of([(f"{number}", costs[number % 8], 1.0, None, number % 8 == 0) for number in range(400)])
-    apart = figures_of([(f"{number % 8}", costs[number % 8], 1.0, None, number % 8 == 0) for number in range(400)])
-    for name in ("cost_usd", "error_rate"):
-        narrow, wide = getattr(alike, name), getattr(apart, name)
-        assert narrow.value == wide.value
-        assert width(wide) > 3 * width(narrow)
-
-
-def width(figure: Figure) -> float:
-    assert figure.interval is not None
-    return figure.interval[1] - figure.interval[0]
-
-
 @pytest.mark.parametrize(("callers", "has_interval"), [(LEAST_GROUPS - 1, False), (LEAST_GROUPS, True)])
 def test_an_interval_takes_five_callers(callers: int, has_interval: bool) -> None:
     figures = figures_of([(f"{number % callers}", number % 7, 1.0, None, False) for number in range(200)])

@@ -28,6 +28,7 @@ TAKEN = [
     r"a.b",
     r"x(?:ab|cd){0,4}e",
     r"(?P<name>\w)@\d",
+    r"[^a-z\n]{1,5}[a-z]",
 ]
 REFUSED = {
     r"EMP|EMPL": "put the longer one first",
@@ -53,6 +54,8 @@ REFUSED = {
     r"(a)?(?(1)b|c)": "a condition",
     r"(": "is not a regular expression",
     r"[z-a]": "is not a regular expression",
+    "a\U00030000": "above U+1FFFF",
+    r"a(?i:b)": "has flags",
 }
 
 texts = st.lists(

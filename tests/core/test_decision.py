@@ -32,7 +32,7 @@ from routewright._core.routing.decision import Decision, decision_of, explain
 from routewright._core.routing.inputs import RULES
 from routewright._core.routing.pool import Pool
 from routewright._core.routing.quality import micro
-from routewright._core.routing.scoring import SCORE, WEIGHTS
+from routewright._core.routing.scoring import SCORE
 from routewright.errors import BudgetExceeded, NoCandidates
 from routewright.wire import (
     Candidate,
@@ -306,45 +306,6 @@ def test_policy_weights_replace_goal_and_strategy() -> None:
     )
 
 
-def test_requests_with_equal_weights_share_an_order() -> None:
-    small = board([model("a/one")])
-    weights = tuple(WEIGHTS["balanced"]["quality"])
-    for asked in (simple(goal="quality"), simple(weights=weights), simple(goal="stability", weights=weights)):
-        small.order(asked)
-    assert len(small.lineage.orders) == 1
-
-
-def test_the_quality_floor_applies_to_the_quality_in_use() -> None:
-    pool = [model("a/good", quality=0.6), model("b/poor", quality=0.599)]
-    decision = decision_of(simple(min_quality=600_000), board(pool))
-    assert [(each.model, each.reason) for each in decision.rejected] == [("b/poor", Reason.QUALITY_FLOOR)]
-    predicted = decision_of(simple(min_quality=600_000, quality=(100_000, 700_000)), board(pool))
-    assert (predicted.model, predicted.chain) == ("b/poor", [])
-    with pytest.raises(NoCandidates):
-        decision_of(simple(min_quality=600_001), board(pool))
-
-
-def test_the_latency_ceiling_applies_to_the_whole_answer() -> None:
-    pool = [model("a/quick"), model("b/slow", ttft_s=1.001)]  # four seconds for the answer
-    decision = decision_of(simple(max_latency_ms=5_000), board(pool))
-    assert [(each.model, each.reason) for each in decision.rejected] == [("b/slow", Reason.LATENCY_CEILING)]
-    assert decision_of(simple(max_latency_ms=5_000, max_output_tokens=300), board(pool)).rejected == []
-    slowed = board(pool, {"a/quick": ModelHealth(ttft_ms=1_001)})
-    with pytest.raises(NoCandidates):
-        decision_of(simple(max_latency_ms=5_000), slowed)
-
-
-def test_a_deadline_alone_never_empties_the_pool() -> None:
-    assert decision_of(simple(timeout_ms=1), board([model("a/slow", ttft_s=64.0)])).model == "a/slow"
-
-
-def test_a_model_past_its_deprecation_date_is_never_picked() -> None:
-    pool = [model("a/gone", deprecated_at="2026-11-21", quality=0.99), model("b/here")]
-    decision = decision_of(simple(goal="quality"), board(pool))
-    assert decision.model == "b/here"
-    assert [(r.model, r.reason) for r in decision.rejected] == [("a/gone", Reason.DEPRECATED)]
-
-
 @table(
     ("feature", "need", "reason", "words"),
     [
@@ -370,15 +331,6 @@ def test_a_model_without_a_requested_ability_is_rejected(
     assert decision_of(simple(goal="quality"), board([able, lacking])).model == "b/lacking"
     with pytest.raises(NoCandidates, match=words):
         decision_of(asked, board([lacking]))
-
-
-def test_a_model_with_too_small_an_output_limit_is_rejected() -> None:
-    pool = [model("a/short", max_output_tokens=1_000, quality=0.99), model("b/long")]
-    decision = decision_of(simple(goal="quality", max_output_tokens=1_001), board(pool))
-    assert decision.model == "b/long"
-    assert decision.chain == []
-    assert [(r.model, r.reason) for r in decision.rejected] == [("a/short", Reason.CONTEXT)]
-    assert decision_of(simple(goal="quality", max_output_tokens=1_000), board(pool)).model == "a/short"
 
 
 def test_a_free_tier_model_is_used_only_if_named() -> None:
@@ -482,33 +434,6 @@ def test_the_window_check_uses_the_expected_count_and_the_budget_the_upper_bound
     assert within.output_cap == 1_960, "what is left of the window"
 
 
-def test_a_decision_made_without_a_count_is_explained_without_one() -> None:
-    pool = [model("a/large", quality=0.9), model("b/small", context_window=1_000, quality=0.1)]
-    pool += [model(f"c/m{number}") for number in range(4)]
-    decision = decision_of(simple(tokens=TokenBounds(300, 2_000, 700), goal="quality"), board(pool))
-    assert "b/small" not in [candidate.model for candidate in decision.candidates]
-    assert [(r.model, r.reason) for r in decision.rejected] == [("b/small", Reason.CONTEXT)]
-
-
-def test_the_callers_chain_keeps_its_order_and_drops_unfit_models() -> None:
-    pool = [
-        model("a/one", quality=0.99),
-        model("b/two"),
-        model("c/gone", deprecated_at="2026-01-01"),
-        model("d/four", context_window=30),
-        model("e/five"),
-        model("f/shut"),
-    ]
-    asked = simple(fallback=("e/five", "c/gone", "a/one", "f/shut", "d/four", "b/two"), goal="quality")
-    decision = decision_of(asked, board(pool, {"f/shut": ModelHealth(open=True)}))
-    assert decision.model == "a/one"
-    assert decision.chain == ["e/five", "b/two"]
-
-
-def test_no_fallback_models_means_no_fallback() -> None:
-    assert decision_of(simple(fallback=()), board([model("a/one"), model("b/two")])).chain == []
-
-
 def test_preferring_a_free_tier_model_names_it() -> None:
     free = model("a/free", pricing_per_1m=Pricing(0.0, 0.0), free_tier=True)
     decision = decision_of(simple(prefer=("a/free",)), board([free, model("b/paid")]))
@@ -554,11 +479,6 @@ def test_room_is_reserved_for_one_fallback_and_not_the_most_expensive() -> None:
     by_tokens = decision_of(simple(budget_tokens=2_000, goal="quality"), board(pool))
     assert by_tokens.fallback_affordable
     assert by_tokens.output_cap == 2_000 - 340 - 40
-
-
-def test_without_a_budget_no_cap_is_sent() -> None:
-    assert decision_of(simple(), board([model("a/one")])).output_cap is None
-    assert decision_of(simple(max_output_tokens=77), board([model("a/one")])).output_cap == 77
 
 
 def test_a_generous_budget_caps_at_the_default() -> None:

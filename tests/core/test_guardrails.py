@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Collection, Sequence
 from itertools import pairwise
@@ -15,9 +14,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from routewright import DenyList, PatternGuardrail, ValidationFailed
-from routewright._core.guardrails.detectors import CONTEXT_CHARS, PATTERNS
+from routewright._core.guardrails.detectors import PATTERNS
 from routewright._core.guardrails.screen import (
-    MOST_FINDINGS,
     REST,
     AnswerGate,
     Hit,
@@ -32,9 +30,7 @@ from routewright._core.guardrails.texts import (
     PIECE_CHARS,
     Passage,
     parts_of,
-    passages_of,
     redact_parts,
-    with_passages,
 )
 from routewright.errors import InternalError
 from routewright.guardrail import validate_guardrails
@@ -151,22 +147,12 @@ def test_phrases_are_found_in_any_case_as_whole_words_with_any_space(phrase: str
     assert found_by(DenyList([phrase], "redact"), text) == ([] if found is None else [found])
 
 
-def test_positions_are_right_if_case_folding_lengthens_the_text() -> None:
-    assert found_by(DenyList(["nightjar"], "redact"), "ßßßß nightjar İ NIGHTJAR") == ["nightjar", "NIGHTJAR"]
-    assert found_by(DenyList(["i"], "redact"), "İ x") == ["İ"]
-
-
 @table("kinds", [("card", "email"), ("email", "card")])
 @table("text", ["4111111111111111@example.com", "anna+4111111111111111@example.com"])
 def test_the_first_and_then_longer_of_overlapping_findings_counts(kinds: list[PatternKind], text: str) -> None:
     said = f"{text} 4111111111111111"
     assert found_by(PatternGuardrail(*kinds), said) == [text, "4111111111111111"]
     assert "".join(streamed([PatternGuardrail(*kinds)], [*said])[0]) == "[email] [card]"
-
-
-def test_the_longest_of_phrases_with_one_start_counts() -> None:
-    guardrail = DenyList(["stop", "stop it", "stop it now"], "redact")
-    assert found_by(guardrail, "stop. stop it. stop it now; stop items") == ["stop", "stop it", "stop it now", "stop"]
 
 
 @given(
@@ -274,24 +260,6 @@ def test_every_sample_is_redacted_the_same_for_any_split(full: bool) -> None:
     assert wrong == []
 
 
-@table(
-    ("kind", "begin", "sign", "end"),
-    [
-        ("email", "", "a", "@example.com"),
-        ("email", "a@", "b", ".com"),
-        ("api_key", "sk-", "a1", " "),
-        ("card", "4", "1", ""),
-    ],
-)
-def test_the_longest_matches_are_redacted_the_same_for_any_split(
-    kind: PatternKind, begin: str, sign: str, end: str
-) -> None:
-    guardrail = PatternGuardrail(kind)
-    for length in (*range(10, 22), *range(60, 68), *range(296, 306)):
-        said = f"{begin}{(sign * length)[:length]}{end}"
-        assert "".join(streamed([guardrail], [*said])[0]) == left_of(guardrail, said)
-
-
 def test_no_part_of_a_finding_is_released_early(full: bool) -> None:
     @settings(max_examples=20_000 if full else 50)
     @given(texts, st.sampled_from(YES), texts, cuts)
@@ -358,12 +326,6 @@ def test_the_second_guardrail_sees_the_redacted_text() -> None:
     assert "".join(out) == "to [redacted]@example.com"
 
 
-def test_text_before_a_piece_is_context() -> None:
-    assert CONTEXT_CHARS >= 3
-    out, _ = streamed([PatternGuardrail("card")], [*"3.4111111111111111 x4111111111111111"])
-    assert "".join(out) == "3.4111111111111111 x4111111111111111"
-
-
 # guardrails of others
 
 
@@ -398,22 +360,6 @@ def test_a_custom_guardrail_checks_windows_with_the_result_of_a_whole_check(
     if holds is None:
         assert guardrail.seen == ([text] if text else [])
         assert not any(out[:-1])
-
-
-class Pairs:
-    """Redacts ``a b``."""
-
-    name = "pairs"
-    stages: Collection[Stage] = ("output", "input")
-    holds = 3
-
-    def check(self, text: str, stage: Stage) -> Verdict:
-        return Redact(tuple(Redaction(*found.span(), "pair", "#") for found in re.finditer("a b", text)))
-
-
-@given(st.lists(st.sampled_from(["a", "b", "x", "aa"]), max_size=12).map(" ".join), cuts)
-def test_a_finding_across_a_window_end_is_whole(text: str, cuts: list[int]) -> None:
-    assert "".join(streamed([Pairs()], pieces_of(text, cuts))[0]) == text.replace("a b", "#")
 
 
 def test_windows_are_small_and_start_with_a_word() -> None:
@@ -534,12 +480,6 @@ def test_the_texts_of_all_roles_are_checked_and_images_are_not() -> None:
         Hit("patterns", "card", "input", "redact", 1),
         Hit("patterns", "phone", "input", "redact", 1),
     ]
-
-
-def test_a_request_without_findings_is_the_same_object() -> None:
-    request = conversation()
-    assert passed(request, [DenyList(["nightjar"])]).request is request
-    assert with_passages(request, passages_of(request)) == request
 
 
 def test_a_blocked_request_names_the_rule_and_calls_no_other_guardrail() -> None:
@@ -681,11 +621,6 @@ def test_a_search_rests_after_each_piece(texts: list[str]) -> None:
     assert rests(RouteRequest([Message("user", "Short.")]), [PatternGuardrail("email")]) == 0
 
 
-def test_a_search_rests_after_many_findings() -> None:
-    request = RouteRequest([Message("user", "a@b.cd " * 4_000)])
-    assert rests(request, [PatternGuardrail("email")]) >= 4_000 // MOST_FINDINGS
-
-
 @settings(max_examples=10)
 @given(st.lists(st.tuples(st.integers(-60, 60), planted), min_size=1, max_size=6))
 def test_findings_do_not_depend_on_where_a_piece_ends(places: list[tuple[int, str]]) -> None:
@@ -738,17 +673,13 @@ KINDS = "email, phone, card, iban, api_key"
         (validate_guardrails, ["pii"], "guardrails: 'pii' is not a list of guardrails"),
         (validate_guardrails, [[PatternGuardrail]], "guardrails[0]: type is not a guardrail; pass an object with name"),
         (validate_guardrails, [[Shouting(0)]], "guardrails[0].holds: must be a whole number of at least 1, or None"),
+        (DenyList, [["a", 5]], "phrases[1]: must be a string, got 5"),
     ],
 )
 def test_invalid_phrases_and_patterns_are_refused(make: Any, given: list[Any], said: str) -> None:
     with pytest.raises(ValidationFailed) as refused:
         make(*given)
     assert str(refused.value).startswith(said)
-
-
-def test_any_object_with_the_protocol_is_a_guardrail() -> None:
-    given: list[Guardrail] = [Shouting(5), Fixed(Allow()), PatternGuardrail(), DenyList(["a"])]
-    assert validate_guardrails(given) == tuple(given)
 
 
 def test_the_repr_of_a_guardrail_hides_its_phrases() -> None:

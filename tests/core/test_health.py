@@ -145,22 +145,6 @@ class Exact:
         return False
 
 
-def test_the_first_observations_move_the_priors_by_their_share() -> None:
-    health = health_of([Observation(0.0, ANSWER)])
-    seen = figures_at(health, 0.0)
-    assert seen.output_tokens == round((5 * POOL.output[0] + 100) / 6)
-    assert seen.ttft_ms == pytest.approx(POOL.ttft_ms[0], rel=0.05), "five to one for the prior"
-    for _ in range(5):
-        book_answer(health, 0.0)
-    assert figures_at(health, 0.0).ttft_ms == pytest.approx(500, rel=0.05)
-
-
-def test_an_unrepresentative_answer_does_not_change_the_length() -> None:
-    seen = figures_at(health_of([Observation(0.0, ANSWER._replace(output_tokens=None))]), 0.0)
-    assert seen.output_tokens == POOL.output[0]
-    assert seen.us_per_token is not None
-
-
 def test_a_whole_answers_first_token_is_estimated_from_the_usual_ratio() -> None:
     usual_ms = 1_000.0 + 100 * OUTLOOK.us_per_token[0] / 1_000
     whole = [Observation(0.0, AnswerFigures(100, usual_ms * 2, None, 100))] * 9
@@ -174,14 +158,6 @@ def test_reasoning_tokens_do_not_count_for_speed() -> None:
     )
     assert thought.output_tokens == said.output_tokens
     assert (thought.us_per_token or 0) > 1.5 * (said.us_per_token or 0)
-
-
-def test_a_first_token_after_the_end_gives_no_negative_speed() -> None:
-    late, at_once = (
-        figures_at(health_of([Observation(0.0, AnswerFigures(1, 100.0, first_ms, 1_000))]), 0.0)
-        for first_ms in (1e6, 100.0)
-    )
-    assert late.us_per_token == at_once.us_per_token
 
 
 def test_sums_survive_decades() -> None:
@@ -241,17 +217,6 @@ def test_published_figures_are_within_a_step_of_current_ones(noted: list[Observa
     now = noted[-1].at + max(later, LOOK_EVERY_S)
     told = health.publish(now, {}).get(0, told)
     assert not is_moved(told, figures_at(health, now)), "fading is movement"
-
-
-def test_small_changes_are_published_once_they_add_up() -> None:
-    health = health_of([Observation(0.0, ANSWER)] * 5_000)
-    assert set(health.publish(1.0, {})) == {0}
-    book_answer(health, 1.1)
-    assert health.publish(1.2, {}) == {}
-    for _ in range(100):
-        health.record_fault(0, 1.3)
-    assert set(health.publish(1.4, {})) == {0}
-    assert health.publish(1.5, {}) == {}, "nobody called"
 
 
 @given(HISTORIES)

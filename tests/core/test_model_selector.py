@@ -108,6 +108,11 @@ def test_every_required_capability_must_hold() -> None:
             "policies['p'].fallback.models[0]: 'openai/*' can match several models, which have no order; "
             "name each of them by its id",
         ),
+        (
+            Policy(name="p", models=["capability:vision"]),
+            "policies['p'].models[0]: 'capability:vision' matches no model; "
+            "known capabilities: 'image', 'tools', 'json', 'reasoning'",
+        ),
     ],
 )
 def test_words_without_a_match_are_refused_with_a_suggestion(policy: Policy, said: str) -> None:

@@ -81,6 +81,10 @@ def test_the_worst_price_covers_cache_writes_in_every_tier() -> None:
     assert dearest_at(free, 1).input == 1_250_000
 
 
+def test_an_unknown_price_costs_nothing() -> None:
+    assert usage_nanos((), Usage(100, 10)) == 0
+
+
 @given(st.integers(0, 10**8), st.integers(0, 10**8), st.integers(0, 10**6), st.integers(0, 10**12))
 def test_affordable_output_is_the_most_that_fits(input_price: int, output_price: int, tokens: int, room: int) -> None:
     price = Price(-1, input_price, output_price, input_price, input_price, output_price)

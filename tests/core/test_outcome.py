@@ -69,6 +69,12 @@ def test_the_remedy_is_given_if_all_attempts_have_the_same() -> None:
     assert "part of the answer had been read" in broken.message
 
 
+def test_models_that_failed_alike_at_one_address_are_listed_together() -> None:
+    models = [attempt(f"gpu/{name}", ADDRESS, public=PUBLIC) for name in "aab"]
+    error, _ = build_failure(call(*models, attempt("m/c")), ended(End.FAILED))
+    assert error.message.startswith(f"every attempt failed: gpu/a, gpu/b ({ADDRESS}), then m/c (server: down); ")
+
+
 def test_only_callers_without_a_key_see_addresses() -> None:
     failed = attempt("gpu/a", ADDRESS, public=PUBLIC)
     error, hidden = build_failure(call(failed), ended(End.FAILED))

@@ -92,3 +92,16 @@ def test_the_largest_cap_within_a_room_is_exact(bills: list[Bill], room: int) ->
     cap = overrun.cap_within(room)
     assert cap < 0 or billed(overrun, cap) <= room
     assert billed(overrun, max(cap + 1, 1)) > room
+
+
+@given(BILLS, BILLS)
+def test_a_record_covers_another_one_if_it_reserves_as_much_for_every_call(
+    some: list[Bill], others: list[Bill]
+) -> None:
+    one, two = record(*some), record(*others)
+    corners = {
+        corner for overrun in (one, two) for bill in overrun.output for corner in (bill[0], bill[0] + 1, bill[1])
+    }
+    assert one.covers(two) == all(billed(one, tokens) >= billed(two, tokens) for tokens in {1, 9_000_000, *corners})
+    assert one.covers(None)
+    assert not Overrun().covers(record((1, 2)))

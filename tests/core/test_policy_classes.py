@@ -175,3 +175,8 @@ def test_the_class_is_that_of_the_recorded_facts(
 def test_metadata_of_a_class_has_plain_values() -> None:
     with pytest.raises(ValidationFailed, match=r"^policies\['p'\].classes\[0\].match.metadata"):
         check_policy(classed({"tier": ["gold"]}), 0)
+
+
+def test_words_of_a_class_without_a_match_are_refused_with_their_place() -> None:
+    with pytest.raises(ValidationFailed, match=r"^policies\['p'\].classes\[0\].models\[0\]: "):
+        published(classed({"tier": "gold"}, models=["nobody/*"]))

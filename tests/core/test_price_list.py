@@ -12,11 +12,10 @@ import pytest
 from benchmarks.merge_catalogue import announcements
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import to_builtins
 from msgspec.structs import replace
 
 from routewright import Catalogue, Model, Pricing, ValidationFailed
-from routewright._core.catalogue.price_list import Listed, changes_of, read_price_list, updates_of, with_updates
+from routewright._core.catalogue.price_list import Listed, changes_of, read_price_list, updates_of
 from routewright._core.catalogue.prices import pricing_on
 from routewright._core.money import per_million
 from routewright.wire import PriceChange, PriceTier
@@ -160,22 +159,6 @@ def test_a_free_cache_write_is_not_free_input() -> None:
     assert pricing.cache_write_usd is None
 
 
-def test_rows_that_are_no_chat_models_are_skipped() -> None:
-    rows = {
-        "e": litellm(mode="embedding"),
-        "i": litellm(mode="image_generation"),
-        "n": {"litellm_provider": "x", "mode": "chat"},
-        "m": {"litellm_provider": "x"},
-    }
-    assert read_price_list(rows) == ([], [])
-    other = {
-        "text-embedding-3": models_dev(),
-        "draw": models_dev(modalities={"input": ["text"], "output": ["image"]}),
-        "plan": models_dev(cost=None),
-    }
-    assert read_price_list({"x": {"models": other}}) == ([], [])
-
-
 @table(
     ("content", "said"),
     [
@@ -194,6 +177,10 @@ def test_rows_that_are_no_chat_models_are_skipped() -> None:
         ({"x": {"models": {"a": 5}}}, "x.models.a: must be an object, got 5"),
         ({"x": {"models": {"a": models_dev(limit={"context": -1})}}}, "x.models.a.limit.context: must be a whole"),
         ({"x": {"models": {"a": models_dev(cost={"input": 1, "output": 1, "tiers": [5]})}}}, r"cost.tiers\[0\]: must"),
+        ({"a": litellm(tiered_pricing=[{}])}, "a.tiered_pricing: must have a 'range'"),
+        ({"a": litellm(tiered_pricing=5)}, "a.tiered_pricing: must be an array, got 5"),
+        ({"a b": litellm()}, r"\['a b'\]: must be a name without spaces"),
+        ({"a": litellm(litellm_provider=5)}, "a.litellm_provider: must be a name, got 5"),
     ],
 )
 def test_an_unreadable_row_is_reported_with_its_place(content: dict[str, Any], said: str) -> None:
@@ -219,12 +206,6 @@ def test_no_litellm_value_breaks_the_reader(key: str, value: object) -> None:
     listed, problems = read_price_list({"a": {**litellm(), key: value}, "z": litellm()})
     assert [row.model.id for row in listed][-1] == "openai/z"
     assert len(listed) + bool(problems) <= 2
-
-
-@given(st.sampled_from(["modalities", "limit", "cost", "tool_call", "family", "release_date"]), json_values)
-def test_no_models_dev_value_breaks_the_reader(key: str, value: object) -> None:
-    listed, problems = read_price_list({"x": {"models": {"a": models_dev(**{key: value})}}})
-    assert len(listed) + bool(problems) <= 1
 
 
 # the updates of a catalogue
@@ -256,10 +237,6 @@ def test_contradicting_rows_are_reported_and_not_applied() -> None:
     ((_, after),), _ = updates_of([model], [row for row in listed if "gemini" in row.names], TODAY)
     assert after.pricing_per_1m == Pricing(1.0, 2.0)
     assert [row.names for row in listed] == [{"gemini", "google"}, {"vertex_ai-language-models", "google"}]
-
-
-def test_only_common_values_of_equally_priced_rows_are_applied() -> None:
-    assert updated(ours(), {"a": litellm(deprecation_date="2027-01-01"), "openai/a": litellm()}) is None
 
 
 @pytest.mark.parametrize(("input_cost", "output_cost"), [(0, 0), (0, 2e-6), (2e-6, 0), (-0.0, 2e-6)])
@@ -307,18 +284,6 @@ def test_a_change_names_every_price_that_moves() -> None:
     assert str(change) == "openai/a  changed  input $3 -> $1"  # from what is paid today
     (change,) = changes_of([(ours(input_usd=0.0), ours())], TODAY)
     assert str(change) == "openai/a  changed  input $0 -> $1 from nothing"
-
-
-def test_a_file_keeps_what_no_update_is_about() -> None:
-    content = {"aliases": {"x": "openai/a"}, "models": [{"id": "openai/a", "quality": 0.4}], "prices": {"openai/b": 1}}
-    after = ours(input_usd=3.0)
-    assert with_updates(content, [(ours(), after)], None) == {
-        **content,
-        "models": [{"id": "openai/a", "quality": 0.4, "prices": to_builtins(after.pricing_per_1m)}],
-    }
-    content = {"as_of": "2026-01-01", "prices": {"openai/a": 1}}
-    moved = with_updates(content, [(ours(), after)], TODAY)
-    assert (moved["as_of"], moved["prices"]) == (TODAY, {}), "one place says the price"
 
 
 # the two sources of the bundled catalogue
@@ -378,13 +343,6 @@ def test_every_difference_from_a_source_has_its_explanation(name: str) -> None:
 @table(("name", "rows"), [("litellm", 178), ("models.dev", 121)])
 def test_every_row_of_a_source_is_read(name: str, rows: int) -> None:
     assert len(listed_in(name)) == rows
-
-
-def test_every_bundled_model_is_in_a_source() -> None:
-    listed = {row.model.id for name in LISTS for row in listed_in(name)}
-    added = {model.id for model in announcements().models}
-    assert not added & listed
-    assert {model.id for model in Catalogue().models} == listed | added
 
 
 def test_only_an_announcement_disagrees_on_list_prices_with_the_first_source() -> None:

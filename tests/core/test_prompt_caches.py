@@ -107,19 +107,6 @@ def test_a_cache_expires_after_its_lifetime_and_each_use_renews_it(prefixes: Pre
     assert found(prefixes, prompt(TURNS), now=499.0)
 
 
-def test_a_short_prefix_is_not_kept() -> None:
-    prefixes = Prefixes()
-    tell(prefixes, prompt(TURNS), cache=PromptCache(minimum=TOKENS + 1))
-    assert found(prefixes, prompt(NEXT)) == {}
-
-
-def test_the_longest_prefix_per_model_counts(prefixes: Prefixes) -> None:
-    later = prompt(NEXT)
-    prefixes.learn(later, "m/two", USUAL, Usage(TOKENS + 500, 5), 1.0)
-    end = prompt([*NEXT, Message("assistant", "His."), Message("user", "Since when?")])
-    assert found(prefixes, end) == {"m/one": TOKENS, "m/two": TOKENS + 500}
-
-
 def test_expected_cached_tokens_follow_the_vendors_reports() -> None:
     prefixes, beliefs = Prefixes(), []
     for cached in (0, 0, 0, TOKENS, TOKENS):
@@ -236,17 +223,6 @@ def test_a_warm_prompt_changes_only_expected_cost(case: Case, data: st.DataObjec
         assert replace(now, cost_usd=each.cost_usd, score=each.score, terms=each.terms) == each
         assert (now.cost_usd or 0.0) <= (each.cost_usd or 0.0)
         assert now.score >= each.score
-
-
-@given(cases())
-def test_a_warm_prefix_without_savings_changes_no_decision(case: Case) -> None:
-    cold, none = case.decide(), case.decide(WarmPrefix("nobody/knows", 5_000))
-    assert ranking(cold) == ranking(none)
-    if cold is not None and none is not None:
-        assert cold.model == none.model
-        assert cold.chain == none.chain
-        none.input = replace(none.input, warm=())
-        assert cold.digest == none.digest
 
 
 def of(name: str, usd: float, cached: float | None = None) -> Model:

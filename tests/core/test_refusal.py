@@ -5,9 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations, product
 from typing import Any
 
 import pytest
@@ -22,12 +20,11 @@ from routewright._core.model_selector import CAPABLE, ModelIndex
 from routewright._core.money import budget_nanos, sayable
 from routewright._core.policy import AppliedPolicy, check_policy
 from routewright._core.routing.board import Board, Boards
-from routewright._core.routing.constraints import FitCheck, find_failures
 from routewright._core.routing.decide import decide
 from routewright._core.routing.decision import decision_of
 from routewright._core.routing.pool import Pool
 from routewright._core.routing.quality import micro
-from routewright._core.routing.refusal import LEAST_INPUT, LEAST_OUTPUT, Amendment, Search, least_output, reasons_of
+from routewright._core.routing.refusal import LEAST_INPUT, LEAST_OUTPUT
 from routewright._core.tokens.images import filling_of, rule_of
 from routewright.errors import BudgetExceeded, NoCandidates, ValidationFailed
 from routewright.wire import (
@@ -37,7 +34,6 @@ from routewright.wire import (
     Model,
     ModelHealth,
     Need,
-    PolicySnapshot,
     Pricing,
     TokenBounds,
 )
@@ -317,58 +313,6 @@ def test_a_suggestion_admits_the_named_model_and_every_part_is_needed(full: bool
     hold()
 
 
-def test_no_change_of_fewer_fields_admits_the_model(full: bool) -> None:
-    """Every field at its loosest, one and two at a time, against what was found step by step."""
-
-    @settings(max_examples=5_000 if full else 8)
-    @given(ruled())
-    def hold(case: Ruled) -> None:
-        if refused(case) is None:
-            return
-        board = case.board
-        search = Search(
-            case.given, board, case.laid or AppliedPolicy(PolicySnapshot("", "", Policy(name="")), case.asked.models)
-        )
-        failed = find_failures(case.given, FitCheck(case.given, board.forecast), board.order(case.given).eligible)
-        found = (search.find_amendment(row, set(reasons_of(fails))) for row, fails in enumerate(failed))
-        for way in (way for way in found if way is not None):
-            for looser in loosened(case, way):
-                if search.as_amendment(board.pool.row[way.model], looser).effort[:5] < way.effort[:5]:
-                    closed = {model: replace(seen, open=False) for model, seen in case.health.items()}
-                    assert not admits(dataclasses.replace(case, given=looser, health=closed), way.model), (way, looser)
-
-    hold()
-
-
-def loosened(case: Ruled, way: Amendment) -> Iterator[DecisionInput]:
-    """The input with fewer fields changed than a way changes, up to two, each at its loosest."""
-    given, policy = case.given, case.policy or Policy(name="p")
-    limits = policy.budget or Budget()
-    model = next(each for each in case.pool if each.id == way.model)
-    least = least_output(case.board.forecast.pool, case.board.forecast.pool.row[model.id])
-    fields: dict[str, list[Any]] = {
-        "models": [tuple(dict.fromkeys((*(given.models or given.fallback or ()), way.model)))],
-        "regions": [()],
-        "needs": [0],
-        "min_quality": [None],
-        "max_output_tokens": [min(given.max_output_tokens or EXACT, model.max_output_tokens or EXACT, least)],
-        "max_latency_ms": [None],
-        "budget_tokens": [limits.max_tokens, None],
-        "budget_nanos": [limits.max_cost_usd and budget_nanos(limits.max_cost_usd), None],
-    }
-    if any(words.startswith("shorten") for words in way.words):
-        fields["tokens"] = [way.decision_input.tokens]  # no shorter than the window asks
-    changed = [name for name in fields if getattr(given, name) != getattr(way.decision_input, name)]
-    for count in range(1, min(len(changed) - 1, 2) + 1):
-        for names in combinations(fields, count):
-            for values in product(*(fields[name] for name in names)):
-                looser = replace(given, **dict(zip(names, values, strict=True)))
-                if not looser.needs & Need.IMAGE:
-                    looser = replace(looser, tokens=replace(looser.tokens, images=()))
-                if "tokens" not in names or not looser.needs & ~way.decision_input.needs & Need.IMAGE:
-                    yield looser  # no image is as short
-
-
 def suggested(given: DecisionInput, *pool: Model, policy: Policy | None = None) -> str:
     laid = None if policy is None else AppliedPolicy(publish([policy], TODAY, ModelIndex(pool, {}))[0], given.models)
     with pytest.raises(NoCandidates) as caught:
@@ -479,20 +423,6 @@ def test_a_shorter_answer_is_suggested_under_a_policys_budget() -> None:
     assert suggested(simple(budget_nanos=10_000_000), dear) == "raise budget.max_cost_usd to 0.0404 to admit a/dear"
 
 
-def test_a_policy_limit_is_named_if_no_change_of_the_request_helps() -> None:
-    dear, far = model("a/dear", pricing_per_1m=Pricing(1_000.0, 40.0)), model("b/far")
-    policy = Policy(name="thrifty", models=["a/dear"], budget=Budget(max_cost_usd=0.01), regions=["eu"])
-    asked = simple(models=("a/dear",), budget_nanos=10_000_000, regions=("eu",))
-    assert suggested(asked, dear, policy=policy) == (
-        "drop eu from the regions of policy 'thrifty' and raise budget.max_cost_usd to 0.08, also in policy 'thrifty', "
-        "to admit a/dear"
-    )
-    assert suggested(asked, model("a/dear", disabled=True), far, policy=policy) == (
-        "add 'b/far' to 'models' and add 'b/far' to models of policy 'thrifty' "
-        "and drop eu from the regions of policy 'thrifty' to admit b/far"
-    )
-
-
 def test_the_error_is_budget_exceeded_only_if_a_budget_alone_excludes_a_model() -> None:
     dear = model("a/dear", modalities=("text",))
     asked = simple(needs=Need.TOOLS, budget_nanos=1)
@@ -501,17 +431,6 @@ def test_the_error_is_budget_exceeded_only_if_a_budget_alone_excludes_a_model() 
     assert type(caught.value) is NoCandidates
     with pytest.raises(BudgetExceeded):
         decide(asked, board([dear, model("b/able", modalities=("text", "tool"))]), None)
-
-
-def test_a_free_tier_model_is_suggested_last() -> None:
-    free = model("c/free", pricing_per_1m=Pricing(0.0, 0.0), free_tier=True)
-    assert suggested(simple(), free) == "set 'models' to ['c/free'] to admit c/free"
-    assert suggested(simple(fallback=("b/off",)), free, model("b/off", disabled=True)) == (
-        "set 'models' to ['b/off', 'c/free'] to admit c/free"
-    )
-    dear = model("a/dear")
-    assert suggested(simple(budget_nanos=1), free, dear).endswith("to admit a/dear")
-    assert suggested(simple(), replace(free, disabled=True)).startswith("no change")
 
 
 def test_a_free_tier_model_must_be_named_by_a_policy_that_omits_it() -> None:

@@ -37,8 +37,6 @@ from routewright.wire import (
     TtlBucket,
     UsageCount,
     UsageReport,
-    UsageRow,
-    UsageTotals,
 )
 from routewright.wire.timestamps import time_short
 from tests.tables import table
@@ -89,19 +87,6 @@ def test_a_report_covers_the_given_days_or_the_last_seven(
     assert days_of(start, end, NOW) == days
 
 
-@table(
-    ("at", "today"),
-    [
-        (datetime(2026, 11, 22, tzinfo=UTC), "2026-11-22"),
-        (datetime(2026, 11, 22, 23, 59, 59, 999_000, tzinfo=UTC), "2026-11-22"),
-        (datetime(2026, 11, 23, tzinfo=UTC), "2026-11-23"),
-    ],
-)
-def test_today_is_the_day_in_utc(at: datetime, today: str) -> None:
-    assert days_of(None, None, at.timestamp())[1] == today
-    assert days_of("2026-11-20", None, at.timestamp())[1] == today
-
-
 @given(st.none() | st.dates(), st.none() | st.dates(), st.floats(0, 4e9))
 def test_any_days_are_valid_or_refused(start: date | None, end: date | None, now: float) -> None:
     try:
@@ -132,12 +117,6 @@ ODD_DAYS = [
 def test_an_invalid_day_is_refused_with_the_value(given_: Any, value: str) -> None:
     assert refusal(days_of, given_, None, NOW) == Problem("start_date", f"is {value}", "write YYYY-MM-DD")
     assert refusal(days_of, "2026-11-22", given_, NOW) == Problem("end_date", f"is {value}", "write YYYY-MM-DD")
-
-
-def test_a_datetime_whose_day_in_utc_has_no_date_is_refused() -> None:
-    late = datetime.max.replace(tzinfo=timezone(timedelta(hours=-5)))
-    problem = refusal(days_of, None, late, NOW)
-    assert problem == Problem("end_date", f"is {late}", "take a year from 1 to 9999")
 
 
 def test_days_in_the_wrong_order_are_refused_with_both() -> None:
@@ -227,18 +206,6 @@ def test_a_bucket_starts_with_its_hour_day_monday_or_month(bucket: Bucket, start
     assert rows(by_model([count(start, "a/one", 1)], bucket)) == [(begins, "a/one", 1)]
 
 
-def test_counts_of_one_bucket_are_summed() -> None:
-    days = [count(f"2026-11-{n}", "a/one", 1, 0, 250_000_000, 500_000_000, 10, 20, 5) for n in range(15, 23)]
-    report = by_model(days, "week")
-    sunday: dict[str, Any] = {"requests": 1, "cost_usd": 0.25, "charged_usd": 0.5, "tokens": Tokens(10, 20, 5)}
-    week: dict[str, Any] = {"requests": 7, "cost_usd": 1.75, "charged_usd": 3.5, "tokens": Tokens(70, 140, 35)}
-    assert report.data == [
-        UsageRow(bucket_start=f"2026-11-{day}T00:00:00Z", group="a/one", errors=0, **summed)
-        for day, summed in (("09", sunday), ("16", week))
-    ]
-    assert report.totals == UsageTotals(requests=8, cost_usd=2.0, charged_usd=4.0, tokens=Tokens(80, 160, 40))
-
-
 def test_traces_without_metadata_are_the_total_minus_the_groups() -> None:
     everything = [count("2026-11-21", "a/one", 4), count("2026-11-22", "a/one", 5, 1, 9, 8, 7, 6, 5)]
     everything += [count("2026-11-22", "", 2, 2)]
@@ -255,16 +222,6 @@ def test_traces_without_metadata_are_the_total_minus_the_groups() -> None:
     assert report.data[2].tokens == Tokens(3, 2, 1)
     assert report.totals.requests == 11
     assert report.totals.errors == 3
-
-
-def test_a_group_named_other_is_not_the_rest() -> None:
-    day = "2026-11-22"
-    report = by_model([count(day, "other", 2), count(day, "a", 1), count(day, None, 9)])
-    assert [(row.group, row.rest, row.requests) for row in report.data] == [
-        ("other", False, 2),
-        ("a", False, 1),
-        ("other", True, 9),
-    ]
 
 
 def test_rows_are_sorted_by_time_requests_and_name_with_the_rest_last() -> None:
@@ -324,14 +281,6 @@ def test_each_hit_is_in_one_bucket_of_age_and_the_youngest_are_first() -> None:
     expected = {60.0: 6, 300.0: 5, 900.0: 4, 3_600.0: 3, 21_600.0: 2, 86_400.0: 1, None: 9}
     assert report.ttl_distribution == [TtlBucket(age_s, hits) for age_s, hits in expected.items()]
     assert sum(bucket.hits for bucket in report.ttl_distribution) == report.hits == 30
-
-
-def test_without_lookups_there_is_no_hit_rate_and_all_ages_are_listed() -> None:
-    report = cache_report([], FIRST, LAST)
-    assert (report.hits, report.misses, report.hit_rate, report.saved_usd) == (0, 0, None, 0.0)
-    assert [bucket.up_to_s for bucket in report.ttl_distribution] == [*map(float, AGES_S), None]
-    assert cache_report([CacheCount("miss", 3, 0)], FIRST, LAST).hit_rate == 0.0
-    assert cache_report([CacheCount("60", 3, 0)], FIRST, LAST).hit_rate == 1.0
 
 
 # Fallback

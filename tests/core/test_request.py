@@ -9,7 +9,6 @@ import math
 from collections import OrderedDict, UserDict
 from collections.abc import Callable
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -19,15 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright._core.request.read import as_request, check_request, decode_request, needs_of
-from routewright._core.request.rules import MAX_PROBLEMS, _check_fields
+from routewright._core.request.rules import MAX_PROBLEMS, _check_fields, check_ids
 from routewright.errors import InvalidJson, Problem, ValidationFailed
 from routewright.wire import (
     Budget,
     CacheOpts,
-    Fallback,
     FunctionCall,
-    FunctionName,
-    FunctionSpec,
     ImagePart,
     ImageUrl,
     Message,
@@ -125,22 +121,6 @@ def test_a_full_body_and_a_full_dict_are_the_same_request() -> None:
     assert decode_request(json.dumps(FULL).encode()) == as_request(FULL, {})
 
 
-def test_structs_are_accepted_wherever_dicts_are() -> None:
-    structs: dict[str, Any] = {
-        "budget": Budget(0.01, 2000),
-        "fallback": Fallback([], 1),
-        "cache": CacheOpts(threshold=0.5),
-        "params": Params(stop="x"),
-        "tools": [Tool(function=FunctionSpec("f")), {"name": "g"}],
-        "tool_choice": NamedToolChoice(FunctionName("g")),
-    }
-    made = as_request("Hello", structs)
-    assert made == as_request({"messages": [HELLO], **structs}, {})
-    assert made.budget == Budget(0.01, 2000)
-    none = {"type": "object", "properties": {}}
-    assert made.tools == [Tool(function=FunctionSpec("f", parameters=none)), Tool(name="g", parameters=none)]
-
-
 def test_keyword_arguments_override_fields() -> None:
     base = as_request({"messages": [HELLO], "goal": "cost", "models": ["a"]}, {})
     assert as_request(base, {"goal": "quality"}).goal == "quality"
@@ -148,20 +128,6 @@ def test_keyword_arguments_override_fields() -> None:
         as_request({"messages": [HELLO], "goal": "cost"}, {"goal": None, "strategy": "quality-first"}).goal == "quality"
     )
     assert as_request(base, {"models": ("b", "c")}).models == ["b", "c"]
-
-
-@table(
-    ("given", "goal", "strategy"),
-    [
-        ({}, "cost", "balanced"),
-        ({"strategy": "latency-optimized"}, "cost", "latency-optimized"),
-        ({"strategy": "quality-first"}, "quality", "quality-first"),
-        ({"strategy": "quality-first", "goal": "cost"}, "cost", "quality-first"),
-    ],
-)
-def test_goal_and_strategy_are_filled_in(given: dict[str, str], goal: str, strategy: str) -> None:
-    made = as_request("Hello", given)
-    assert (made.goal, made.strategy) == (goal, strategy)
 
 
 def test_metadata_is_copied_from_the_callers_object() -> None:
@@ -268,6 +234,9 @@ def test_str_subclasses_become_plain() -> None:
             {"idempotency_key": "\u00e9" * 33},
             "idempotency_key: is 66 bytes long in UTF-8, must be 1 to 64; hash a longer one",
         ),
+        ({"cache": {"namespace": ""}}, "cache.namespace: must not be empty"),
+        ({"models": [""]}, "models[0]: must not be empty"),
+        ({"policy_id": ""}, "policy_id: must not be empty"),
     ],
 )
 def test_a_refusal_has_path_value_and_hint(fields: dict[str, Any], message: str) -> None:
@@ -297,6 +266,8 @@ def test_a_refusal_has_path_value_and_hint(fields: dict[str, Any], message: str)
         ),
         ({**HELLO, "tool_call_id": "c"}, "tool_call_id: is not allowed in a message with role 'user'; use 'tool'"),
         ({**HELLO, "tool_calls": []}, "tool_calls: must hold at least one call; leave it out if none"),
+        ({**HELLO, "name": ""}, "name: must not be empty"),
+        ({**HELLO, "tool_calls": [CALL]}, "tool_calls: is not allowed in a message with role 'user'; use 'assistant'"),
     ],
 )
 def test_a_refused_message_has_path_value_and_hint(message: dict[str, Any], problem: str) -> None:
@@ -328,6 +299,15 @@ def test_a_refused_message_has_path_value_and_hint(message: dict[str, Any], prob
             {"response_format": {**SCHEMA, "type": "text"}},
             "response_format.json_schema: is only for type 'json_schema'",
         ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
+            "response_format.json_schema.schema: must be a JSON schema object, got None",
+        ),
+        (
+            {"response_format": {"type": "json"}},
+            "response_format.type: must be one of text, json_object, json_schema, got 'json'",
+        ),
+        ({"stop": ["a", ""]}, "stop[1]: must not be empty"),
     ],
 )
 def test_a_refused_parameter_has_path_value_and_hint(params: dict[str, Any], problem: str) -> None:
@@ -383,6 +363,12 @@ def test_a_number_out_of_range_is_refused_with_its_path() -> None:
         with pytest.raises(ValidationFailed) as caught:
             decode_request(body.encode())
         assert caught.value.problems == [("budget.maxCostUsd", "number out of range", "for example 0.01")]
+
+
+def test_checking_stops_at_the_limit_of_problems() -> None:
+    found: list[Problem] = []
+    check_ids("models", ["a"] * 1_000, found)
+    assert len(found) == MAX_PROBLEMS
 
 
 def test_a_body_that_is_not_json_is_invalid_json() -> None:
@@ -457,13 +443,6 @@ def test_a_mapping_lookalike_is_refused(at: Callable[[Any], dict[str, Any]], val
         assert "must be" in refused[0].problem or "is not JSON" in refused[0].problem
 
 
-def test_any_mapping_is_accepted_as_an_object() -> None:
-    held = MappingProxyType({"maxCostUsd": 0.5})
-    made = as_request("Hello", {"budget": held, "metadata": {"row": MappingProxyType({"n": 1})}})
-    assert (made.budget, made.metadata) == (Budget(0.5), {"row": {"n": 1}})
-    assert as_request(MappingProxyType({"messages": [HELLO], "budget": held}), {}).budget == Budget(0.5)
-
-
 def test_a_mapping_that_raises_is_refused_with_the_exception_type() -> None:
     class Lazy(UserDict[str, Any]):
         def __getitem__(self, key: str) -> Any:
@@ -492,12 +471,6 @@ def test_an_unpaired_surrogate_is_refused_in_every_text() -> None:
     ):
         [(path, problem, hint)] = problems(value, **overrides)
         f"{path}{problem}{hint}".encode()  # an error can always be sent
-
-
-def test_a_value_that_contains_itself_is_refused() -> None:
-    loop: dict[str, Any] = {}
-    loop["loop"] = loop
-    assert "contains itself" in str(problems("Hello", metadata=loop))
 
 
 # What a checked request needs
@@ -535,14 +508,6 @@ def test_nearest_finds_close_names_and_no_others() -> None:
     assert nearest("gpt-4o", known) == "openai/gpt-4o"
     assert nearest("mistral", known) is None
     assert nearest("x" * 1_000_000, known) is None
-
-
-def test_a_hint_among_thousands_of_names_compares_some_of_the_same_first_letter() -> None:
-    known = ["other/large", *(f"mine/model-{n}" for n in range(10_000)), "Quite/another", "mine/zebra"]
-    assert nearest("Othr/large", known) == "other/large"
-    assert nearest("quite/anothr", known) == "Quite/another"
-    assert nearest("mine/model-7", known) == "mine/model-7"
-    assert nearest("mine/xebra", known) != "mine/zebra"
 
 
 def test_hints_are_computed_only_for_listed_problems() -> None:

@@ -287,19 +287,6 @@ def test_latency_counts_are_those_of_completed_traces_that_a_model_served(
 
 
 @given(MANY)
-def test_days_are_the_sums_of_their_hours(traces: list[Trace]) -> None:
-    made = rollups_of(traces)
-    rows = grouped(traces, lambda trace: (trace.environment, trace.created_at[:10], whose(trace)))
-    days = {
-        (key.environment, key.start, key.value): tuple(sums)
-        for key, sums in made.days().items()
-        if key.group_by == "model"
-    }
-    assert days == {key: usage_of(counted) for key, counted in rows.items()}
-    assert {len(key.start) for key in made.usage} <= {len("2026-11-22T09")}
-
-
-@given(MANY)
 def test_rollup_keys_lists_the_counted_metadata(traces: list[Trace]) -> None:
     used = {key for trace in traces for key in KEYS if group_of(trace, f"metadata.{key}") is not None}
     assert rollups_of(traces).rollup_keys() == sorted(used)
@@ -362,15 +349,6 @@ def test_quantiles_of_values_over_nine_orders_of_magnitude_are_within_one_per_ce
             assert worst(values, 0.0001, 0.01, 0.25, 0.5, 0.9, 0.95, 0.99, 0.999, 1.0) <= 0.01
 
 
-def test_a_quantile_at_bucket_bounds_is_within_one_per_cent() -> None:
-    ratio = (1 + 0.0099) / (1 - 0.0099)
-    bounds = [0.001 * ratio**n for n in range(1_400)]
-    near = [*bounds, *(math.nextafter(b, 0) for b in bounds[1:]), *(math.nextafter(b, math.inf) for b in bounds)]
-    near += [b * (1 + off) for b in bounds[1:] for off in (-1e-12, 1e-12, -1e-6, 1e-6)]
-    assert max(near) > 1e9
-    assert [value for value in near if abs(quantile({bucket_of(value): 1}, 0.5) - value) > 0.01 * value] == []
-
-
 @given(st.lists(st.floats(0.001, 1e9), min_size=1, max_size=200), st.sampled_from([0.5, 0.95, 0.99]))
 def test_a_quantile_is_within_one_per_cent_of_the_exact_one(values: list[float], share: float) -> None:
     assert worst(np.array(values), share) <= 0.01
@@ -402,6 +380,18 @@ def total(*parts: dict[int, int]) -> dict[int, int]:
 def test_merged_bytes_are_the_sum(some: dict[int, int], more: dict[int, int]) -> None:
     assert unpack_buckets(merge_buckets(pack_buckets(some), pack_buckets(more))) == total(some, more)
     assert unpack_buckets(merge_buckets(pack_buckets(more), pack_buckets(some))) == total(some, more)
+
+
+@given(BUCKETS)
+def test_buckets_and_their_negative_cancel(buckets: dict[int, int]) -> None:
+    opposite = pack_buckets({bucket: -count for bucket, count in buckets.items()})
+    assert merge_buckets(pack_buckets(buckets), opposite) == b""
+    assert sum_buckets([pack_buckets(buckets), opposite]) == {}
+    assert (
+        unpack_buckets(merge_buckets(pack_buckets(buckets), b""))
+        == unpack_buckets(merge_buckets(b"", pack_buckets(buckets)))
+        == buckets
+    )
 
 
 @given(st.lists(BUCKETS, max_size=4))
@@ -466,16 +456,6 @@ def test_a_group_counts_a_limited_number_of_values_per_hour_completely(
     for trace in there:
         made.add(trace, KEYS, -1)
     assert state(made) == ({}, {}, {}, {})
-
-
-def test_many_tenants_in_one_hour_take_no_more_rows_than_the_first_thousand(full: bool) -> None:
-    made, tenants = Rollups(1_000), 50_000 if full else 5_000
-    for number in range(tenants):
-        made.add(trace_of(selected_model="a/one", metadata={"tenant": f"t{number}"}))
-        made.keep_newest(10_000)
-    assert len(made.usage) == 1_001
-    used = made.usage_counts(UsageCounts(**ALL, group_by="tenant"))
-    assert [row.requests for row in used.all] == [tenants]
 
 
 @pytest.mark.parametrize("hours", [1, 2, 24 * 28])

@@ -34,6 +34,7 @@ def test_every_property_is_required_and_no_other_is_accepted() -> None:
         ({"anyOf": [{**TEXT, "title": "A"}, {"type": "null"}]}, {"anyOf": [TEXT, {"type": "null"}]}),
         ({"oneOf": [an_object(a=TEXT)], "discriminator": {}}, {"anyOf": [strict_object(a=TEXT)]}),
         ({"allOf": [{"const": 1}], "description": "one"}, {"type": "integer", "enum": [1], "description": "one"}),
+        ({"type": "string", "format": "date"}, {"type": "string", "format": "date"}),
     ],
 )
 def test_rewritten_keywords_keep_their_meaning(written: dict[str, Any], strict: dict[str, Any]) -> None:
@@ -55,6 +56,7 @@ def test_rewritten_keywords_keep_their_meaning(written: dict[str, Any], strict: 
         {"enum": [{"a": 1}]},
         {"$ref": "https://example.com/schema"},
         {"$ref": "#/$defs/node", "minLength": 1},
+        {"not": TEXT},
     ],
 )
 def test_an_unsupported_keyword_makes_the_whole_schema_loose(written: Any) -> None:

@@ -79,6 +79,12 @@ def test_a_value_other_than_an_object_is_wrapped() -> None:
     assert describe_misfits(misfits(form, '{"values": [1, 2]}')) == "value: is missing"
 
 
+def test_an_unwrapped_value_is_accepted_unless_it_is_an_object() -> None:
+    assert Form("list", {"type": "array"}, anything).read("[1, 2]") == Fit([1, 2])
+    assert describe_misfits(misfits(Form("any", {}, anything), '{"x": 1}')) == "value: is missing"
+    assert describe_misfits(misfits(Form("Point", POINT, point), "[1, 2]")) == "is not one JSON object"
+
+
 def test_a_misfit_has_its_path_in_the_whole_answer() -> None:
     form = Form("list", {"type": "array"}, lambda body: point(b'{"x": "secret"}'))
     assert describe_misfits(misfits(form, '{"value": []}')) == "value.x: must be a number"

@@ -14,7 +14,6 @@ from routewright.errors import Problem, ValidationFailed
 from routewright.wire.timestamps import moment, timestamp
 from tests.tables import table
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 YEAR_1 = datetime(1, 1, 1, tzinfo=UTC)
 LAST = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
 FORM = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
