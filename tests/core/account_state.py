@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from routewright import wire
 from routewright._core.accounts.eviction import Eviction
 from routewright._core.accounts.holds import Hold, Wait
 from routewright._core.accounts.log import Tick, Widened, fold
@@ -14,25 +15,6 @@ from routewright._core.accounts.settlement import Booked, End, Expired, end_hold
 from routewright._core.accounts.state import State
 from routewright._core.idempotency import KeptResult
 from routewright.protocols import Facts
-from routewright.wire import (
-    Account,
-    AddCredit,
-    Ask,
-    Caller,
-    Claim,
-    DeleteResults,
-    Environment,
-    Key,
-    LedgerRow,
-    Purse,
-    PutAccount,
-    PutKey,
-    Replay,
-    RevokeKey,
-    RunLimit,
-    Short,
-    Stands,
-)
 from tests.contracts.storage.accounts_model import Change
 from tests.contracts.storage.samples import AT, AT_S, make_account, make_ask, make_facts, make_key
 
@@ -43,20 +25,20 @@ class Paper:
     """What lasts: all of it in lists, added up whenever it is asked for."""
 
     def __init__(self) -> None:
-        self.accounts: dict[str, Account] = {}
-        self.keys: dict[tuple[str, str], Key] = {}
+        self.accounts: dict[str, wire.Account] = {}
+        self.keys: dict[tuple[str, str], wire.Key] = {}
         self.credits: list[tuple[str, int]] = []
         self.charges: list[tuple[tuple[str, str], int]] = []
-        self.rows: list[tuple[str, LedgerRow]] = []
+        self.rows: list[tuple[str, wire.LedgerRow]] = []
         self.expired: dict[str, Expired] = {}
-        self.answers: dict[bytes, tuple[str, Environment, float, KeptResult]] = {}
+        self.answers: dict[bytes, tuple[str, wire.Environment, float, KeptResult]] = {}
         self.thresholds: dict[str, int] = {}
         self.reads = 0
 
-    def account(self, name: str) -> Account | None:
+    def account(self, name: str) -> wire.Account | None:
         return self.accounts.get(name)
 
-    def key(self, account: str, key_id: str) -> Key | None:
+    def key(self, account: str, key_id: str) -> wire.Key | None:
         return self.keys.get((account, key_id))
 
     def sums(self, account: str, purse: str) -> tuple[int, int]:
@@ -88,7 +70,7 @@ class Ledger:
     """One owner of a state, by default with the account ``acme``. It notes what a log would say, and folds it into
     those that follow, as it was written."""
 
-    def __init__(self, *keys: Key, owner: int = 1, paper: Paper | None = None, **terms: Any) -> None:
+    def __init__(self, *keys: wire.Key, owner: int = 1, paper: Paper | None = None, **terms: Any) -> None:
         self.paper, self.owner = paper or Paper(), owner
         self.state = State(self.paper)
         self.eviction = Eviction(self.state)
@@ -106,10 +88,10 @@ class Ledger:
     def wait(self, seconds: float) -> None:
         self.now += seconds
 
-    def ask(self, call: str = "c", nanos: int = 0, **given: Any) -> Hold | Replay | Wait | Short:
+    def ask(self, call: str = "c", nanos: int = 0, **given: Any) -> Hold | wire.Replay | Wait | wire.Short:
         return self.admit(make_ask(call, nanos, **{"at": self.time} | given))
 
-    def admit(self, ask: Ask) -> Hold | Replay | Wait | Short:
+    def admit(self, ask: wire.Ask) -> Hold | wire.Replay | Wait | wire.Short:
         self.state.begin(self.owner, self.now, self.now + LEASE_S)
         there, tick = ask.id in self.state.holds, Tick()
         try:
@@ -125,14 +107,14 @@ class Ledger:
         assert isinstance(found, Hold), found
         return found
 
-    def short(self, call: str, nanos: int, **given: Any) -> Short:
+    def short(self, call: str, nanos: int, **given: Any) -> wire.Short:
         """Why there is not enough money, whether or not it is waited for."""
         found = self.ask(call, nanos, **given)
         short = found.short if isinstance(found, Wait) else found
-        assert isinstance(short, Short), found
+        assert isinstance(short, wire.Short), found
         return short
 
-    def settle(self, call: str = "c", *rows: LedgerRow, **given: Any) -> Booked:
+    def settle(self, call: str = "c", *rows: wire.LedgerRow, **given: Any) -> Booked:
         return self.book(make_facts(call, *rows, **given))
 
     def book(self, facts: Facts) -> Booked:
@@ -166,17 +148,17 @@ class Ledger:
         """Write terms, credit, or that answers are gone."""
         paper = self.paper
         match write:
-            case PutAccount(terms):
+            case wire.PutAccount(terms):
                 paper.accounts[account] = terms
-            case PutKey(key):
+            case wire.PutKey(key):
                 paper.keys[account, key.id] = key
-            case RevokeKey(key_id, at):
+            case wire.RevokeKey(key_id, at):
                 paper.keys[account, key_id] = replace(paper.keys[account, key_id], revoked_at=at)
-            case AddCredit(id, nanos, at) if 0 not in paper.attempts(account, id):
-                row = LedgerRow(request_id=id, attempt=0, kind="credit", at=at, credit_nanos=nanos)
+            case wire.AddCredit(id, nanos, at) if 0 not in paper.attempts(account, id):
+                row = wire.LedgerRow(request_id=id, attempt=0, kind="credit", at=at, credit_nanos=nanos)
                 paper.rows.append((account, row))
                 paper.credits.append((account, nanos))
-            case DeleteResults(environment):
+            case wire.DeleteResults(environment):
                 for claim, (name, of, *_) in [*paper.answers.items()]:
                     if name == account and environment in (None, of):
                         del paper.answers[claim]
@@ -204,15 +186,17 @@ class Ledger:
         for each in self.followers:
             fold(each, self.owner, self.now, self.now + LEASE_S, msgspec.msgpack.decode(said, type=Tick))
 
-    def purse(self, name: str, **given: Any) -> Purse:
+    def purse(self, name: str, **given: Any) -> wire.Purse:
         return next(each for each in self.standing(**given) if each.name == name)
 
     def purses(self, **given: Any) -> dict[str, tuple[int, int]]:
         """What is spent and reserved, by purse."""
         return {each.name: (each.spent_nanos, each.reserved_nanos) for each in self.standing(**given)}
 
-    def standing(self, at: str = AT, key_id: str | None = "k", run: RunLimit | None = None) -> tuple[Purse, ...]:
-        return self.state.standing("acme", Stands(at, key_id, run)).purses
+    def standing(
+        self, at: str = AT, key_id: str | None = "k", run: wire.RunLimit | None = None
+    ) -> tuple[wire.Purse, ...]:
+        return self.state.standing("acme", wire.Stands(at, key_id, run)).purses
 
     def kinds(self) -> list[str]:
         return [row.kind for _, row in self.paper.rows]
@@ -226,13 +210,13 @@ def full(**terms: Any) -> Ledger:
     return ledger
 
 
-def by_key(key_id: str) -> Caller:
-    return Caller("acme", key_id=key_id)
+def by_key(key_id: str) -> wire.Caller:
+    return wire.Caller("acme", key_id=key_id)
 
 
-def one(fingerprint: str = "f") -> Claim:
+def one(fingerprint: str = "f") -> wire.Claim:
     """The idempotency key that all calls ask for."""
-    return Claim("i", fingerprint)
+    return wire.Claim("i", fingerprint)
 
 
 def seen(state: State) -> dict[str, Any]:

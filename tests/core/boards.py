@@ -8,44 +8,32 @@ from typing import Any, get_args
 
 from msgspec.structs import replace
 
+from routewright import wire
 from routewright._core.attempts.health import health_snapshot
 from routewright._core.catalogue.models import snapshot
 from routewright._core.routing.board import Board, Boards
 from routewright._core.routing.inputs import RULES
 from routewright._core.routing.pool import Pool
-from routewright.wire import (
-    Availability,
-    DecisionInput,
-    Goal,
-    Modality,
-    Model,
-    ModelHealth,
-    Need,
-    PriceTier,
-    Pricing,
-    Strategy,
-    TokenBounds,
-)
 
 TODAY = "2026-11-21"
 PROVIDERS = "alder beech cedar elm fir hazel".split()
-NEEDS = (0, 0, 0, Need.IMAGE, Need.TOOLS, Need.JSON, Need.TOOLS | Need.JSON)
-GOALS: tuple[Goal, ...] = get_args(Goal)
-STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+NEEDS = (0, 0, 0, wire.Need.IMAGE, wire.Need.TOOLS, wire.Need.JSON, wire.Need.TOOLS | wire.Need.JSON)
+GOALS: tuple[wire.Goal, ...] = get_args(wire.Goal)
+STRATEGIES: tuple[wire.Strategy, ...] = get_args(wire.Strategy)
 
 
-def model(chance: Random, number: int, providers: list[str]) -> Model:
+def model(chance: Random, number: int, providers: list[str]) -> wire.Model:
     provider, usd = chance.choice(providers), round(10 ** chance.uniform(-1.3, 1.2), 3)
-    modalities: list[tuple[Modality, ...]] = [(), ("image",), ("tool",), ("image", "tool"), ("image", "tool")]
-    tiers = (PriceTier(chance.choice([2_000, 200_000]), usd * 2, usd * 6),) if chance.random() < 0.1 else ()
-    return Model(
+    modalities: list[tuple[wire.Modality, ...]] = [(), ("image",), ("tool",), ("image", "tool"), ("image", "tool")]
+    tiers = (wire.PriceTier(chance.choice([2_000, 200_000]), usd * 2, usd * 6),) if chance.random() < 0.1 else ()
+    return wire.Model(
         id=f"{provider}/m{number:04}",
         provider=provider,
         context_window=chance.choice([4_096, 8_192, 32_768, 131_072, 1_000_000]),
         max_output_tokens=chance.choice([None, 1_000, 4_096, 32_768]),
         modalities=("text", *chance.choice(modalities)),
         structured_output=chance.random() < 0.8,
-        pricing_per_1m=None if chance.random() < 0.03 else Pricing(usd, usd * 4, tiers=tiers),
+        pricing_per_1m=None if chance.random() < 0.03 else wire.Pricing(usd, usd * 4, tiers=tiers),
         reasoning=chance.random() < 0.3,
         tokenizer=chance.choice(["o200k_base", None]),
         quality=round(chance.betavariate(3, 2), 3),
@@ -53,7 +41,7 @@ def model(chance: Random, number: int, providers: list[str]) -> Model:
         tokens_per_s=round(chance.uniform(40, 250)),
         disabled=chance.random() < 0.05,
         deprecated_at="2026-01-01" if chance.random() < 0.05 else None,
-        availability=Availability("unavailable" if chance.random() < 0.1 else "available", ("eu",)),
+        availability=wire.Availability("unavailable" if chance.random() < 0.1 else "available", ("eu",)),
     )
 
 
@@ -64,9 +52,9 @@ def random_pool(chance: Random, size: int, providers: list[str] | None = None) -
     return Pool(snapshot(models, TODAY), TODAY)
 
 
-def random_health(chance: Random) -> ModelHealth:
+def random_health(chance: Random) -> wire.ModelHealth:
     """What may be published of a model, all but its circuit."""
-    return ModelHealth(
+    return wire.ModelHealth(
         stability=chance.randint(300, 1_000),
         ttft_ms=chance.choice([None, chance.randint(100, 40_000)]),
         us_per_token=chance.choice([None, chance.randint(1_000, 60_000)]),
@@ -87,7 +75,7 @@ def after_publication(
     if circuits and chance.random() < 0.1:
         row = chance.choice([chance.randrange(len(ids)), *board.forecast.open])
         closed = row not in board.forecast.open
-        updates[row] = replace(before.get(ids[row], ModelHealth()), open=closed, probe_at_ms=9 if closed else None)
+        updates[row] = replace(before.get(ids[row], wire.ModelHealth()), open=closed, probe_at_ms=9 if closed else None)
     health = health_snapshot({**before, **{ids[row]: figures for row, figures in updates.items()}})
     return board.with_health(health, updates)
 
@@ -97,15 +85,15 @@ def recompiled(board: Board) -> Board:
     return Boards(Pool(board.pool.snapshot, board.pool.as_of)).of(board.forecast.health)
 
 
-def random_input(chance: Random, board: Board, **given: Any) -> DecisionInput:
+def random_input(chance: Random, board: Board, **given: Any) -> wire.DecisionInput:
     """A plain request, perhaps with a budget and a cap."""
     estimate = round(10 ** chance.uniform(0.8, 3.6))
-    start = DecisionInput(
+    start = wire.DecisionInput(
         rules=RULES,
         catalogue=board.pool.snapshot.id,
         health=board.health,
         as_of=board.pool.as_of,
-        tokens=TokenBounds(max(1, estimate // 4), estimate * 3, estimate),
+        tokens=wire.TokenBounds(max(1, estimate // 4), estimate * 3, estimate),
         needs=int(chance.choice(NEEDS)),
         goal=chance.choice(GOALS),
         strategy=chance.choice(STRATEGIES),

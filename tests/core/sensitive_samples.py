@@ -222,10 +222,7 @@ KEYS = [
     *_joined("hf_ gsk_ r8_ npm_ pplx-", BODY[:40]),
     "xai-" + BODY,
     f"SG.{BODY[:22]}.{BODY[:43]}",
-    *map(
-        _frame,
-        ("PRIVATE KEY", "RSA PRIVATE KEY", "EC PRIVATE KEY", "OPENSSH PRIVATE KEY", "ENCRYPTED PRIVATE KEY"),
-    ),
+    *map(_frame, ("PRIVATE KEY", "RSA PRIVATE KEY", "EC PRIVATE KEY", "OPENSSH PRIVATE KEY", "ENCRYPTED PRIVATE KEY")),
     _frame("DSA PRIVATE KEY").replace("\n", "\\n"),
     _frame("RSA PRIVATE KEY").replace("-----\n", "-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,0A1B\n\n", 1),
     f"-----BEGIN PRIVATE KEY-----\n{LINE}\n{LINE}",

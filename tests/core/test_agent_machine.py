@@ -10,49 +10,40 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from routewright import wire
 from routewright._core.agent.machine import AgentRun, Ended, Observation, RunTools
 from routewright._core.agent.request import FULL, TARGET, find_misfits, fit_messages, tokens_of
 from routewright.errors import ContentRefused, UpstreamFailed
-from routewright.wire import (
-    AgentRequest,
-    Checkpoint,
-    FunctionCall,
-    Message,
-    RouteResponse,
-    Routing,
-    Step,
-    Tokens,
-    ToolCall,
-    WindowUsage,
-)
 from tests.tables import table
 
 NUMBERS = count()
 
 
-def state() -> Checkpoint:
-    return Checkpoint(
+def state() -> wire.Checkpoint:
+    return wire.Checkpoint(
         trace_id="tr_1",
         created_at=0.0,
-        request=AgentRequest(task="x"),
-        messages=[Message("user", "x")],
+        request=wire.AgentRequest(task="x"),
+        messages=[wire.Message("user", "x")],
         steps=[],
     )
 
 
-def response(output: str = "", *tools: str) -> RouteResponse:
-    calls = [ToolCall(f"c{next(NUMBERS)}", FunctionCall(name, "{}")) for name in tools]
-    routing = Routing("a/one", [], "", "", 0.0, 0.0, False, Tokens(1, 1, 0))
-    return RouteResponse(
-        trace_id="tr_2", output=output, routing=routing, usage=WindowUsage(0, 0), primary_model="a/one",
+def response(output: str = "", *tools: str) -> wire.RouteResponse:
+    calls = [wire.ToolCall(f"c{next(NUMBERS)}", wire.FunctionCall(name, "{}")) for name in tools]
+    routing = wire.Routing("a/one", [], "", "", 0.0, 0.0, False, wire.Tokens(1, 1, 0))
+    return wire.RouteResponse(
+        trace_id="tr_2", output=output, routing=routing, usage=wire.WindowUsage(0, 0), primary_model="a/one",
         fallback_model=None, cache_hit=False, tool_calls=calls or None, finish_reason="stop",
     )  # fmt: skip
 
 
-def results(todo: RunTools) -> list[tuple[Step, Observation]]:
+def results(todo: RunTools) -> list[tuple[wire.Step, Observation]]:
     return [
         (
-            Step(number=0, action="tool_call", tool=call.function.name, start_ms=0.0, duration_ms=0.0, cost_usd=0.0),
+            wire.Step(
+                number=0, action="tool_call", tool=call.function.name, start_ms=0.0, duration_ms=0.0, cost_usd=0.0
+            ),
             Observation(call.id, "ok"),
         )
         for call in todo.calls
@@ -129,7 +120,7 @@ def test_every_call_has_a_result_before_a_model_is_asked_again() -> None:
 def test_each_call_has_an_id_of_its_own(ids: list[str]) -> None:
     run = AgentRun(state(), 9, escalates=False)
     made = response("", "add", "add")
-    calls = [ToolCall(id, FunctionCall("add", "{}")) for id in ids]
+    calls = [wire.ToolCall(id, wire.FunctionCall("add", "{}")) for id in ids]
     run.record_answer(replace(made, tool_calls=calls), 0.0, 1.0, 1)
     todo = run.next()
     assert isinstance(todo, RunTools)
@@ -161,10 +152,10 @@ def test_a_run_continues_from_its_checkpoint() -> None:
 
 
 def test_the_oldest_messages_are_cut_first_and_never_the_task() -> None:
-    messages = [Message("system", "s"), Message("user", "the task")]
+    messages = [wire.Message("system", "s"), wire.Message("user", "the task")]
     for number in range(30):
-        call = ToolCall(f"c{number}", FunctionCall("add", "{}"))
-        messages += [Message("assistant", None, [call]), Message("tool", "word " * 200, tool_call_id=call.id)]
+        call = wire.ToolCall(f"c{number}", wire.FunctionCall("add", "{}"))
+        messages += [wire.Message("assistant", None, [call]), wire.Message("tool", "word " * 200, tool_call_id=call.id)]
     window = sum(map(tokens_of, messages)) // 2
     cut = fit_messages(messages, window)
     assert cut[:2] == messages[:2]
@@ -178,15 +169,15 @@ def test_the_oldest_messages_are_cut_first_and_never_the_task() -> None:
 
 
 def test_earlier_turns_of_a_conversation_are_cut_before_the_task() -> None:
-    messages = [Message("system", "s")]
+    messages = [wire.Message("system", "s")]
     for _ in range(20):
-        messages += [Message("user", "word " * 100), Message("assistant", "word " * 100)]
-    messages += [Message("user", "the task"), *[Message("assistant", "word " * 100)] * 5]
+        messages += [wire.Message("user", "word " * 100), wire.Message("assistant", "word " * 100)]
+    messages += [wire.Message("user", "the task"), *[wire.Message("assistant", "word " * 100)] * 5]
     window = sum(map(tokens_of, messages)) // 2
     cut = fit_messages(messages, window)
     assert cut[0] == messages[0]
     assert sum(map(tokens_of, cut)) <= window * TARGET
-    assert Message("user", "the task") in cut
+    assert wire.Message("user", "the task") in cut
     assert cut[-4:] == messages[-4:]
     assert cut == [message for message in messages if message in cut][:1] + messages[-len(cut) + 1 :]
 

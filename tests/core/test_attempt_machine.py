@@ -21,16 +21,7 @@ from routewright._core.routing.decide import decide
 from routewright._core.routing.plan import Plan
 from routewright._core.structured_output import Repair
 from routewright.errors import NoCandidates
-from routewright.wire import (
-    FaultKind,
-    Finish,
-    Model,
-    ModelHealth,
-    PriceTier,
-    Pricing,
-    TokenBounds,
-    Usage,
-)
+from routewright.wire import FaultKind, Finish, Model, ModelHealth, PriceTier, Pricing, TokenBounds, Usage
 from tests.tables import table
 
 from .pools import board
@@ -687,8 +678,7 @@ def test_any_order_of_events_ends_once_within_the_budget(
     except NoCandidates:
         return
     traffic = FakeTraffic(
-        {leg.row: chance.choice([0.0, 1.0, 30.0, 90.0]) for leg in plan.legs},
-        spare=chance.randint(0, 4),
+        {leg.row: chance.choice([0.0, 1.0, 30.0, 90.0]) for leg in plan.legs}, spare=chance.randint(0, 4)
     )
     attempts = machine_of(
         plan,

@@ -14,16 +14,7 @@ from hypothesis import strategies as st
 from routewright._core.guardrails.capture import WITHHELD, content_of, redact_patterns
 from routewright._core.guardrails.texts import PIECE_CHARS
 from routewright.protocols import Redactor
-from routewright.wire import (
-    Content,
-    FunctionCall,
-    ImagePart,
-    ImageUrl,
-    Message,
-    Part,
-    TextPart,
-    ToolCall,
-)
+from routewright.wire import Content, FunctionCall, ImagePart, ImageUrl, Message, Part, TextPart, ToolCall
 from tests.tables import table
 
 MAIL = "anna@example.com"

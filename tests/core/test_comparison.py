@@ -21,13 +21,7 @@ from routewright._core.analytics.comparison import (
     wilson,
 )
 from routewright._core.analytics.rollup import bucket_of
-from routewright.wire import (
-    Figure,
-    PolicyVersion,
-    Trace,
-    TraceStatus,
-    VersionFigures,
-)
+from routewright.wire import Figure, PolicyVersion, Trace, TraceStatus, VersionFigures
 from tests.contracts.storage.samples import decision_input
 from tests.tables import table
 

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from routewright import wire
 from routewright._core.attempts.health import health_snapshot
 from routewright._core.catalogue.models import snapshot
 from routewright._core.request.rules import NUMBERS
@@ -34,18 +35,6 @@ from routewright._core.routing.pool import Pool
 from routewright._core.routing.quality import micro
 from routewright._core.routing.scoring import SCORE
 from routewright.errors import BudgetExceeded, NoCandidates
-from routewright.wire import (
-    Candidate,
-    DecisionInput,
-    Feature,
-    Model,
-    ModelHealth,
-    Need,
-    PriceTier,
-    Pricing,
-    Reason,
-    TokenBounds,
-)
 from routewright.wire.money import usd_short
 from tests.tables import table
 
@@ -54,9 +43,9 @@ from .pools import TODAY, board, healths, inputs, models, pools
 
 @dataclass
 class Case:
-    pool: list[Model]
-    health: dict[str, ModelHealth]
-    given: DecisionInput
+    pool: list[wire.Model]
+    health: dict[str, wire.ModelHealth]
+    given: wire.DecisionInput
 
     @property
     def board(self) -> Board:
@@ -69,7 +58,7 @@ def cases(draw: st.DrawFn, least: int = 1, most: int = 12) -> Case:
     return Case(pool, draw(healths(pool)), draw(inputs(pool)))
 
 
-OWN = [REASONS.index(reason) for reason in (Reason.CONTEXT, Reason.BUDGET_TOKENS, Reason.BUDGET_COST)]
+OWN = [REASONS.index(reason) for reason in (wire.Reason.CONTEXT, wire.Reason.BUDGET_TOKENS, wire.Reason.BUDGET_COST)]
 """Columns of the questions that are asked row by row."""
 
 
@@ -84,14 +73,18 @@ def ranking(decision: Decision | None) -> list[str]:
     return [] if decision is None else [candidate.model for candidate in decision.candidates]
 
 
-def simple(**given: object) -> DecisionInput:
-    start = DecisionInput(catalogue="c", health="h", as_of=TODAY, tokens=TokenBounds(40, 40, 20), rules=RULES)
+def simple(**given: object) -> wire.DecisionInput:
+    start = wire.DecisionInput(catalogue="c", health="h", as_of=TODAY, tokens=wire.TokenBounds(40, 40, 20), rules=RULES)
     return replace(start, **given)
 
 
-def model(name: str, **given: object) -> Model:
-    start = Model(
-        id=name, provider=name.partition("/")[0], context_window=100_000, pricing_per_1m=Pricing(1.0, 4.0), quality=0.5
+def model(name: str, **given: object) -> wire.Model:
+    start = wire.Model(
+        id=name,
+        provider=name.partition("/")[0],
+        context_window=100_000,
+        pricing_per_1m=wire.Pricing(1.0, 4.0),
+        quality=0.5,
     )
     return replace(start, **given)
 
@@ -201,7 +194,7 @@ def test_every_preferred_model_is_tried_first_or_its_rejection_is_explained(case
 
 
 @given(cases(), models(99))
-def test_adding_a_model_never_reorders_the_others(case: Case, other: Model) -> None:
+def test_adding_a_model_never_reorders_the_others(case: Case, other: wire.Model) -> None:
     if case.given.quality is not None:
         return  # a column has a number for each model
     before = ranking(decided(case))
@@ -239,7 +232,7 @@ def test_a_lower_price_never_lowers_the_rank(case: Case, data: st.DataObject) ->
     assert ahead_after <= ahead_before
 
 
-def place(candidate: Candidate) -> tuple[float, ...]:
+def place(candidate: wire.Candidate) -> tuple[float, ...]:
     """What orders candidates, the best first; ids, which are in the pool's order, come last."""
     cost = float("inf") if candidate.cost_usd is None else candidate.cost_usd
     return -candidate.score, -candidate.quality, cost, candidate.latency_s, -candidate.stability
@@ -292,11 +285,11 @@ def test_tightening_a_constraint_never_admits_a_model(case: Case, data: st.DataO
 
 def test_policy_weights_replace_goal_and_strategy() -> None:
     pool = [
-        model("a/good", quality=0.9, pricing_per_1m=Pricing(9.0, 9.0), ttft_s=9.0),
-        model("b/cheap", pricing_per_1m=Pricing(0.1, 0.1), ttft_s=9.0),
+        model("a/good", quality=0.9, pricing_per_1m=wire.Pricing(9.0, 9.0), ttft_s=9.0),
+        model("b/cheap", pricing_per_1m=wire.Pricing(0.1, 0.1), ttft_s=9.0),
         model("c/quick", tokens_per_s=1_000.0),
     ]
-    seen = {"d/steady": ModelHealth(stability=999)}
+    seen = {"d/steady": wire.ModelHealth(stability=999)}
     pool.append(model("d/steady", ttft_s=9.0))
     each = [(100, 0, 0, 0), (0, 100, 0, 0), (0, 0, 100, 0), (0, 0, 0, 100)]
     asked = [simple(goal="quality", strategy="quality-first", weights=weights) for weights in each]
@@ -309,18 +302,28 @@ def test_policy_weights_replace_goal_and_strategy() -> None:
 @table(
     ("feature", "need", "reason", "words"),
     [
-        ("temperature", Need.TEMPERATURE, Reason.PARAMS, "drop params.temperature"),
-        ("top_p", Need.TOP_P, Reason.PARAMS, "drop params.top_p"),
-        ("stop", Need.STOP, Reason.PARAMS, "drop params.stop"),
-        ("seed", Need.SEED, Reason.PARAMS, "drop params.seed"),
-        ("tool_choice", Need.TOOLS | Need.TOOL_CHOICE, Reason.TOOLS, "drop tool_choice"),
-        ("image_url", Need.IMAGE | Need.IMAGE_URL, Reason.MODALITY, "send images as data: URLs"),
-        ("json_object", Need.JSON | Need.JSON_OBJECT, Reason.RESPONSE_FORMAT, "drop params.response_format"),
-        ("json_schema", Need.JSON | Need.JSON_SCHEMA, Reason.RESPONSE_FORMAT, "drop params.response_format"),
+        ("temperature", wire.Need.TEMPERATURE, wire.Reason.PARAMS, "drop params.temperature"),
+        ("top_p", wire.Need.TOP_P, wire.Reason.PARAMS, "drop params.top_p"),
+        ("stop", wire.Need.STOP, wire.Reason.PARAMS, "drop params.stop"),
+        ("seed", wire.Need.SEED, wire.Reason.PARAMS, "drop params.seed"),
+        ("tool_choice", wire.Need.TOOLS | wire.Need.TOOL_CHOICE, wire.Reason.TOOLS, "drop tool_choice"),
+        ("image_url", wire.Need.IMAGE | wire.Need.IMAGE_URL, wire.Reason.MODALITY, "send images as data: URLs"),
+        (
+            "json_object",
+            wire.Need.JSON | wire.Need.JSON_OBJECT,
+            wire.Reason.RESPONSE_FORMAT,
+            "drop params.response_format",
+        ),
+        (
+            "json_schema",
+            wire.Need.JSON | wire.Need.JSON_SCHEMA,
+            wire.Reason.RESPONSE_FORMAT,
+            "drop params.response_format",
+        ),
     ],
 )
 def test_a_model_without_a_requested_ability_is_rejected(
-    feature: Feature, need: Need, reason: Reason, words: str
+    feature: wire.Feature, need: wire.Need, reason: wire.Reason, words: str
 ) -> None:
     able = model("a/able", modalities=("text", "image", "tool"), structured_output=True, quality=0.5)
     lacking = replace(able, id="b/lacking", unsupported=(feature,), quality=0.99)
@@ -334,15 +337,15 @@ def test_a_model_without_a_requested_ability_is_rejected(
 
 
 def test_a_free_tier_model_is_used_only_if_named() -> None:
-    free = model("a/free", pricing_per_1m=Pricing(0.0, 0.0), free_tier=True)
+    free = model("a/free", pricing_per_1m=wire.Pricing(0.0, 0.0), free_tier=True)
     pool = [free, model("b/paid", quality=0.4)]
     assert decision_of(simple(strategy="cost-optimized"), board(pool)).model == "b/paid"
     assert decision_of(simple(models=("a/free",)), board(pool)).model == "a/free"
     assert decision_of(simple(fallback=("a/free",)), board(pool)).chain == ["a/free"]
 
 
-MOST_TOKENS = int(NUMBERS[Model]["context_window"].high)
-MOST_USD = NUMBERS[Pricing]["input_usd"].high
+MOST_TOKENS = int(NUMBERS[wire.Model]["context_window"].high)
+MOST_USD = NUMBERS[wire.Pricing]["input_usd"].high
 
 
 @table("tokens", [1, MOST_TOKENS // 2, MOST_TOKENS, 10**10])
@@ -351,11 +354,13 @@ MOST_USD = NUMBERS[Pricing]["input_usd"].high
 def test_the_largest_figures_do_not_overflow(tokens: int, cap: int | None, budget: int) -> None:
     most = {"context_window": MOST_TOKENS, "max_output_tokens": MOST_TOKENS, "tokens_per_s": 0.001, "ttft_s": 3_600}
     pool = [
-        model("a/dear", pricing_per_1m=Pricing(MOST_USD, MOST_USD), **most),
-        model("b/tiered", pricing_per_1m=Pricing(0, 0, tiers=(PriceTier(1, MOST_USD, MOST_USD),)), **most),
-        model("c/free", pricing_per_1m=Pricing(0, 0), **most),
+        model("a/dear", pricing_per_1m=wire.Pricing(MOST_USD, MOST_USD), **most),
+        model("b/tiered", pricing_per_1m=wire.Pricing(0, 0, tiers=(wire.PriceTier(1, MOST_USD, MOST_USD),)), **most),
+        model("c/free", pricing_per_1m=wire.Pricing(0, 0), **most),
     ]
-    given = simple(tokens=TokenBounds(tokens, tokens, tokens, counted=True), max_output_tokens=cap, budget_nanos=budget)
+    given = simple(
+        tokens=wire.TokenBounds(tokens, tokens, tokens, counted=True), max_output_tokens=cap, budget_nanos=budget
+    )
     small, case = board(pool), Case(pool, {}, given)
     fits = [pool[row].id for row in range(3) if FitCheck(given, small.forecast).fits(row)]
     assert sorted(ranking(decided(case))) == fits
@@ -363,14 +368,17 @@ def test_the_largest_figures_do_not_overflow(tokens: int, cap: int | None, budge
 
 def test_models_on_one_step_of_the_quality_grid_are_ranked_by_cost() -> None:
     pool = [
-        model("a/dear", quality=0.955, pricing_per_1m=Pricing(4.0, 20.0)),
-        model("b/cheap", quality=0.95, pricing_per_1m=Pricing(2.0, 10.0)),
+        model("a/dear", quality=0.955, pricing_per_1m=wire.Pricing(4.0, 20.0)),
+        model("b/cheap", quality=0.95, pricing_per_1m=wire.Pricing(2.0, 10.0)),
     ]
     assert decision_of(simple(goal="quality", strategy="quality-first"), board(pool)).model == "b/cheap"
 
 
 def test_a_model_with_an_open_circuit_is_used_only_as_a_last_resort() -> None:
-    shut = {"a/one": ModelHealth(open=True, probe_at_ms=2_000), "b/two": ModelHealth(open=True, probe_at_ms=1_000)}
+    shut = {
+        "a/one": wire.ModelHealth(open=True, probe_at_ms=2_000),
+        "b/two": wire.ModelHealth(open=True, probe_at_ms=1_000),
+    }
     pool = [model("a/one", quality=0.9), model("b/two")]
     assert decision_of(simple(), board([*pool, model("c/three", quality=0.1)], shut)).model == "c/three"
     probe = decision_of(simple(), board(pool, shut))
@@ -388,8 +396,8 @@ def test_a_copied_input_has_the_digest_of_the_original() -> None:
         for copied in (
             given,
             pickle.loads(pickle.dumps(given)),
-            msgspec.json.decode(msgspec.json.encode(given), type=DecisionInput),
-            msgspec.msgpack.decode(msgspec.msgpack.encode(given), type=DecisionInput),
+            msgspec.json.decode(msgspec.json.encode(given), type=wire.DecisionInput),
+            msgspec.msgpack.decode(msgspec.msgpack.encode(given), type=wire.DecisionInput),
         )
     }
     assert len(digests) == 1
@@ -406,16 +414,16 @@ def test_a_decision_outlives_its_board_and_returns_copies() -> None:
     decision.rejected_counts.clear()
     del first
     for stability in range(MOST_BOARDS):
-        boards.of(health_snapshot({"a/one": ModelHealth(stability=stability)}))
+        boards.of(health_snapshot({"a/one": wire.ModelHealth(stability=stability)}))
     assert gone() is None
     assert (decision.candidates, decision.rejected, decision.digest) == before
-    assert decision.rejected_counts == {Reason.CONTEXT: 1}
+    assert decision.rejected_counts == {wire.Reason.CONTEXT: 1}
     assert [candidate.model for candidate in decision.front] == ["a/one", "b/two"]
 
 
 def test_undecided_token_bounds_ask_for_a_count() -> None:
     pool = [model("a/small", context_window=1_000)]
-    open_question = TokenBounds(300, 2_000, 700)
+    open_question = wire.TokenBounds(300, 2_000, 700)
     with pytest.raises(CountTokens):
         decision_of(simple(tokens=open_question), board(pool))
     counted = replace(open_question, low=400, high=500, counted=True)
@@ -424,7 +432,7 @@ def test_undecided_token_bounds_ask_for_a_count() -> None:
 
 def test_the_window_check_uses_the_expected_count_and_the_budget_the_upper_bound() -> None:
     pool = [model("a/other", context_window=10_000)]
-    counted = TokenBounds(100, 12_000, 6_000, 6_000, 6_000, counted=True)
+    counted = wire.TokenBounds(100, 12_000, 6_000, 6_000, 6_000, counted=True)
     assert decision_of(simple(tokens=counted), board(pool)).model == "a/other"
     assert decision_of(simple(tokens=counted, max_output_tokens=1_960), board(pool)).model == "a/other"
     for refused in ({"max_output_tokens": 1_961}, {"budget_tokens": 12_255}):
@@ -435,13 +443,13 @@ def test_the_window_check_uses_the_expected_count_and_the_budget_the_upper_bound
 
 
 def test_preferring_a_free_tier_model_names_it() -> None:
-    free = model("a/free", pricing_per_1m=Pricing(0.0, 0.0), free_tier=True)
+    free = model("a/free", pricing_per_1m=wire.Pricing(0.0, 0.0), free_tier=True)
     decision = decision_of(simple(prefer=("a/free",)), board([free, model("b/paid")]))
     assert (decision.model, decision.chain, decision.rejected) == ("a/free", ["b/paid"], [])
     alone = simple(prefer=("a/free",), budget_nanos=1)
     assert pays_for_any(alone, board([free, model("b/paid")]))
     assert decision_of(alone, board([free, model("b/paid")])).model == "a/free"
-    closed = board([free], {"a/free": ModelHealth(open=True, probe_at_ms=1)})
+    closed = board([free], {"a/free": wire.ModelHealth(open=True, probe_at_ms=1)})
     assert decision_of(simple(prefer=("a/free",)), closed).model == "a/free", "a probe, since nothing else is left"
 
 
@@ -450,7 +458,7 @@ def test_only_a_set_preference_enters_the_digest() -> None:
     plain, preferred = (decision_of(simple(prefer=prefer), board(pool)) for prefer in ((), ("a/one",)))
     assert plain.model == preferred.model
     assert plain.digest != preferred.digest
-    before = [*msgspec.structs.astuple(plain.input)[: DecisionInput.__struct_fields__.index("prefer")]]
+    before = [*msgspec.structs.astuple(plain.input)[: wire.DecisionInput.__struct_fields__.index("prefer")]]
     outcome = [plain.model, *plain.chain, plain.output_cap, plain.fallback_affordable, round(plain.score * SCORE)]
     assert plain.digest == blake2b(msgspec.json.encode([before, outcome]), digest_size=16).hexdigest()
 
@@ -469,7 +477,7 @@ def test_the_output_cap_leaves_room_for_the_cheapest_fallback() -> None:
 def test_room_is_reserved_for_one_fallback_and_not_the_most_expensive() -> None:
     pool = [
         model("a/one", quality=0.99),
-        model("b/dear", quality=0.4, pricing_per_1m=Pricing(2.0, 8.0)),
+        model("b/dear", quality=0.4, pricing_per_1m=wire.Pricing(2.0, 8.0)),
         model("c/cheap", quality=0.2, max_output_tokens=300),
     ]
     by_cost = decision_of(simple(budget_nanos=10_000_000, goal="quality"), board(pool))
@@ -486,7 +494,7 @@ def test_a_generous_budget_caps_at_the_default() -> None:
 
 
 def test_a_model_known_to_need_more_than_the_default_cap_gets_more() -> None:
-    seen = {"a/one": ModelHealth(output_tokens=5_000, output_p90=9_000)}
+    seen = {"a/one": wire.ModelHealth(output_tokens=5_000, output_p90=9_000)}
     assert decision_of(simple(budget_nanos=10**12), board([model("a/one")], seen)).output_cap == 9_000
 
 
@@ -515,8 +523,8 @@ def test_counts_and_sentence_agree_with_the_table(case: Case) -> None:
     if decision is None:
         return
     counts = Counter(each.reason for each in decision.rejected)
-    assert list(decision.rejected_counts.items()) == [(each, counts[each]) for each in Reason if counts[each]]
-    assert ("rejected (" in decision.reason) == bool(counts.keys() - {Reason.WHITELIST})
+    assert list(decision.rejected_counts.items()) == [(each, counts[each]) for each in wire.Reason if counts[each]]
+    assert ("rejected (" in decision.reason) == bool(counts.keys() - {wire.Reason.WHITELIST})
     for each in decision.front[:2]:
         assert f"{each.model}" in decision.reason
         assert f" {each.score:.2f}" in decision.reason
@@ -527,8 +535,8 @@ def test_counts_and_sentence_agree_with_the_table(case: Case) -> None:
 
 
 def test_a_refusal_lists_only_named_models_and_suggests_no_free_tier() -> None:
-    pool = [model("a/dear", pricing_per_1m=Pricing(50.0, 200.0)), model("b/cheap")]
-    pool.append(model("c/free", pricing_per_1m=Pricing(0.0, 0.0), free_tier=True))
+    pool = [model("a/dear", pricing_per_1m=wire.Pricing(50.0, 200.0)), model("b/cheap")]
+    pool.append(model("c/free", pricing_per_1m=wire.Pricing(0.0, 0.0), free_tier=True))
     with pytest.raises(BudgetExceeded, match=r"budget_cost; raise budget.max_cost_usd .* to 0.202 to admit a/dear"):
         decision_of(simple(models=("a/dear",), budget_nanos=10_000_000), board(pool))
     pool.append(model("d/gone", deprecated_at="2026-10-23"))
@@ -538,12 +546,15 @@ def test_a_refusal_lists_only_named_models_and_suggests_no_free_tier() -> None:
 
 def test_different_plans_for_one_input_have_different_digests() -> None:
     given = simple(goal="quality", budget_nanos=6_000_000)
-    one, two = model("a/one", quality=0.99, max_output_tokens=1_000), model("b/two", pricing_per_1m=Pricing(0.1, 0.4))
+    one, two = (
+        model("a/one", quality=0.99, max_output_tokens=1_000),
+        model("b/two", pricing_per_1m=wire.Pricing(0.1, 0.4)),
+    )
     pools = [
         [one, two],
         [replace(one, quality=0.8), two],  # another score
         [replace(one, max_output_tokens=900), two],  # another cap
-        [one, replace(two, pricing_per_1m=Pricing(1.0, 4.0))],  # a fallback that the budget does not pay for
+        [one, replace(two, pricing_per_1m=wire.Pricing(1.0, 4.0))],  # a fallback that the budget does not pay for
     ]
     found = [decision_of(given, board(pool)) for pool in pools]
     plans = [(plan.model, plan.chain, plan.score, plan.output_cap, plan.fallback_affordable) for plan in found]

@@ -251,14 +251,7 @@ def test_metadata_scalars_equal_their_text_and_numbers_any_spelling(held: object
 
 @table(
     ("held", "asked"),
-    [
-        ("Search", "search"),
-        ("1.50", "1.5"),
-        (1, "true"),
-        (True, "1"),
-        (2**53 + 1, "9007199254740992"),
-        (0, '""'),
-    ],
+    [("Search", "search"), ("1.50", "1.5"), (1, "true"), (True, "1"), (2**53 + 1, "9007199254740992"), (0, '""')],
 )
 def test_metadata_scalars_equal_nothing_else(held: object, asked: str) -> None:
     assert not keeps(f"metadata.a={asked}", item(metadata={"a": held}))

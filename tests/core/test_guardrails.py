@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from routewright import DenyList, PatternGuardrail, ValidationFailed
+from routewright import DenyList, PatternGuardrail, ValidationFailed, wire
 from routewright._core.guardrails.detectors import PATTERNS
 from routewright._core.guardrails.screen import (
     REST,
@@ -25,34 +25,10 @@ from routewright._core.guardrails.screen import (
     findings_in,
     guardrails_of,
 )
-from routewright._core.guardrails.texts import (
-    MAX_GAP_CHARS,
-    PIECE_CHARS,
-    Passage,
-    parts_of,
-    redact_parts,
-)
+from routewright._core.guardrails.texts import MAX_GAP_CHARS, PIECE_CHARS, Passage, parts_of, redact_parts
 from routewright.errors import InternalError
 from routewright.guardrail import validate_guardrails
 from routewright.protocols import Guardrail
-from routewright.wire import (
-    Allow,
-    Block,
-    FunctionCall,
-    ImagePart,
-    ImageUrl,
-    Message,
-    PatternKind,
-    Policy,
-    PolicyGuardrail,
-    Redact,
-    Redaction,
-    RouteRequest,
-    Stage,
-    TextPart,
-    ToolCall,
-    Verdict,
-)
 from tests.tables import table
 
 from .sensitive_samples import SAMPLES
@@ -149,7 +125,7 @@ def test_phrases_are_found_in_any_case_as_whole_words_with_any_space(phrase: str
 
 @table("kinds", [("card", "email"), ("email", "card")])
 @table("text", ["4111111111111111@example.com", "anna+4111111111111111@example.com"])
-def test_the_first_and_then_longer_of_overlapping_findings_counts(kinds: list[PatternKind], text: str) -> None:
+def test_the_first_and_then_longer_of_overlapping_findings_counts(kinds: list[wire.PatternKind], text: str) -> None:
     said = f"{text} 4111111111111111"
     assert found_by(PatternGuardrail(*kinds), said) == [text, "4111111111111111"]
     assert "".join(streamed([PatternGuardrail(*kinds)], [*said])[0]) == "[email] [card]"
@@ -170,20 +146,22 @@ def test_a_list_finds_what_its_single_phrases_find(phrases: list[str], text: str
 
 def test_a_guardrail_of_rules_allows_redacts_or_blocks() -> None:
     text = "anna@example.com or 4111111111111111"
-    parts = Redaction(0, 16, "email", "[email]"), Redaction(20, 36, "card", "[card]")
-    assert PatternGuardrail().check(text, "input") == Redact(parts)
-    assert PatternGuardrail("card", action="block").check(text, "input") == Block("card")
-    assert PatternGuardrail("iban").check(text, "input") == Allow()
-    assert DenyList(["anna"]).check(text, "output") == Block("deny_list")
-    assert DenyList(["anna"], name="staff").check(text, "output") == Block("staff")
+    parts = wire.Redaction(0, 16, "email", "[email]"), wire.Redaction(20, 36, "card", "[card]")
+    assert PatternGuardrail().check(text, "input") == wire.Redact(parts)
+    assert PatternGuardrail("card", action="block").check(text, "input") == wire.Block("card")
+    assert PatternGuardrail("iban").check(text, "input") == wire.Allow()
+    assert DenyList(["anna"]).check(text, "output") == wire.Block("deny_list")
+    assert DenyList(["anna"], name="staff").check(text, "output") == wire.Block("staff")
 
 
 @given(
     st.text(max_size=20),
-    st.lists(st.builds(Redaction, st.integers(-5, 25), st.integers(-5, 25), st.just("r"), st.just("#")), max_size=5),
+    st.lists(
+        st.builds(wire.Redaction, st.integers(-5, 25), st.integers(-5, 25), st.just("r"), st.just("#")), max_size=5
+    ),
 )
-def test_redactions_of_any_verdict_are_ordered_disjoint_and_in_range(text: str, parts: list[Redaction]) -> None:
-    found = parts_of(Redact(tuple(parts)), len(text))
+def test_redactions_of_any_verdict_are_ordered_disjoint_and_in_range(text: str, parts: list[wire.Redaction]) -> None:
+    found = parts_of(wire.Redact(tuple(parts)), len(text))
     assert all(0 <= part.start < part.end <= len(text) for part in found)
     assert all(first.end <= second.start for first, second in pairwise(found))
     covered = {at for part in parts for at in range(max(part.start, 0), min(part.end, len(text)))}
@@ -199,7 +177,7 @@ def test_any_text_and_phrase_can_be_searched(text: str, phrase: str) -> None:
         assert left_of(guardrail, text + phrase) == "".join(streamed([guardrail], [*text, *phrase])[0])
     passage = Passage(text, is_json=True)
     assert [*passage.read()] == []
-    passage.redact(parts_of(Redact((Redaction(0, 3, "r"),)), len(passage.text)))
+    passage.redact(parts_of(wire.Redact((wire.Redaction(0, 3, "r"),)), len(passage.text)))
     passage.end_redaction()
     assert "[redacted]" in str(passage) or not passage.text
 
@@ -277,7 +255,7 @@ def test_no_part_of_a_finding_is_released_early(full: bool) -> None:
 
 
 @table("kind", PATTERNS)
-def test_a_stream_holds_back_at_most_its_limit(kind: PatternKind) -> None:
+def test_a_stream_holds_back_at_most_its_limit(kind: wire.PatternKind) -> None:
     guardrail = PatternGuardrail(kind)
     assert guardrail.holds is not None
     long = [(sign * 3_000)[:3_000] for sign in ("a", "1", "1 ", "a.", "@", "sk-", "A1 ", "- ")]
@@ -333,20 +311,20 @@ class Shouting:
     """Redacts words in capitals; sees no more than it is shown."""
 
     name = "shouting"
-    stages: Collection[Stage] = ("output", "input")
+    stages: Collection[wire.Stage] = ("output", "input")
 
     def __init__(self, holds: int | None) -> None:
         self.holds = holds
         self.seen: list[str] = []
 
-    def check(self, text: str, stage: Stage) -> Verdict:
+    def check(self, text: str, stage: wire.Stage) -> wire.Verdict:
         self.seen.append(text)
         words, at = [], 0
         for word in text.split(" "):
             if word.isupper() and len(word) > 1:
-                words.append(Redaction(at, at + len(word), "loud", "..."))
+                words.append(wire.Redaction(at, at + len(word), "loud", "..."))
             at += len(word) + 1
-        return Redact(tuple(words)) if words else Allow()
+        return wire.Redact(tuple(words)) if words else wire.Allow()
 
 
 @given(st.lists(st.text("abAB", max_size=8), max_size=12).map(" ".join), cuts, st.sampled_from([9, 20, None]))
@@ -374,24 +352,24 @@ class Fixed:
     """Says one thing."""
 
     name = "fixed"
-    stages: Collection[Stage] = ("output", "input")
+    stages: Collection[wire.Stage] = ("output", "input")
     holds = None
 
     def __init__(self, said: object) -> None:
         self.said = said
 
-    def check(self, text: str, stage: Stage) -> Any:
+    def check(self, text: str, stage: wire.Stage) -> Any:
         return self.said
 
 
-def redaction(start: Any = 0, end: Any = 6, rule: Any = "r", replacement: Any = "#") -> Redact:
-    return Redact((Redaction(start, end, rule, replacement),))
+def redaction(start: Any = 0, end: Any = 6, rule: Any = "r", replacement: Any = "#") -> wire.Redact:
+    return wire.Redact((wire.Redaction(start, end, rule, replacement),))
 
 
 ODD: Any = None
-parted: Any = Redact
+parted: Any = wire.Redact
 NO_VERDICTS = [
-    None, True, "allow", Allow, Block(ODD), Block("\ud800"), parted(None), parted("canary"), parted(("canary",)),
+    None, True, "allow", wire.Allow, wire.Block(ODD), wire.Block("\ud800"), parted(None), parted("canary"), parted(("canary",)),
     redaction(start=6, end=0), redaction(start=None), redaction(end=6.0), redaction(end=float("nan")),
     redaction(rule=None), redaction(replacement=None), redaction(replacement="\ud800"),
 ]  # fmt: skip
@@ -411,7 +389,7 @@ def test_an_invalid_verdict_releases_nothing(said: object) -> None:
 
 
 def test_a_block_of_a_custom_guardrail_ends_the_stream() -> None:
-    out, gate = streamed([Fixed(Block("hate"))], ["one", "two"])
+    out, gate = streamed([Fixed(wire.Block("hate"))], ["one", "two"])
     assert "".join(out) == ""
     assert gate.blocked == Hit("fixed", "hate", "output", "block")
     assert gate.hits == [gate.blocked]
@@ -432,7 +410,9 @@ def test_no_guardrail_is_called_after_a_block() -> None:
 def test_guardrails_are_called_only_at_their_stages() -> None:
     out, _ = streamed([PatternGuardrail(stages=["input"]), Shouting(None)], ["anna@example.com OK"])
     assert "".join(out) == "anna@example.com ..."
-    gate = RequestGate(RouteRequest([Message("user", "anna@example.com")]), [PatternGuardrail(stages=["output"])])
+    gate = RequestGate(
+        wire.RouteRequest([wire.Message("user", "anna@example.com")]), [PatternGuardrail(stages=["output"])]
+    )
     assert gate.next() is None
     assert gate.hits == []
 
@@ -440,23 +420,26 @@ def test_guardrails_are_called_only_at_their_stages() -> None:
 # requests
 
 
-def conversation() -> RouteRequest:
+def conversation() -> wire.RouteRequest:
     arguments = (
         '{ "to": ["anna\\u0040example.com"], "card": 4111111111111111, "n": 1.50, "anna@example.com": "\\n\\"x\\"" }'
     )
-    return RouteRequest(
+    return wire.RouteRequest(
         [
-            Message("system", "You are anna@example.com."),
-            Message("developer", "Or ben@example.com."),
-            Message("user", [TextPart("cleo@example.com?"), ImagePart(ImageUrl("https://u@example.com/a.png"))]),
-            Message("assistant", None, tool_calls=[ToolCall("call_1", FunctionCall("send", arguments))]),
-            Message("tool", '{"sent": "one\\ndora@example.com"}', tool_call_id="call_1"),
-            Message("assistant", "Done, +49 30 123456."),
+            wire.Message("system", "You are anna@example.com."),
+            wire.Message("developer", "Or ben@example.com."),
+            wire.Message(
+                "user",
+                [wire.TextPart("cleo@example.com?"), wire.ImagePart(wire.ImageUrl("https://u@example.com/a.png"))],
+            ),
+            wire.Message("assistant", None, tool_calls=[wire.ToolCall("call_1", wire.FunctionCall("send", arguments))]),
+            wire.Message("tool", '{"sent": "one\\ndora@example.com"}', tool_call_id="call_1"),
+            wire.Message("assistant", "Done, +49 30 123456."),
         ]
     )
 
 
-def passed(request: RouteRequest, guardrails: Sequence[Guardrail]) -> RequestGate:
+def passed(request: wire.RouteRequest, guardrails: Sequence[Guardrail]) -> RequestGate:
     gate = RequestGate(request, guardrails)
     while (ask := gate.next()) is not None:
         if ask is not REST:
@@ -468,7 +451,7 @@ def test_the_texts_of_all_roles_are_checked_and_images_are_not() -> None:
     gate = passed(conversation(), [PatternGuardrail()])
     system, developer, user, assistant, tool, last = gate.request.messages
     assert [system.content, developer.content, last.content] == ["You are [email].", "Or [email].", "Done, [phone]."]
-    assert user.content == [TextPart("[email]?"), ImagePart(ImageUrl("https://u@example.com/a.png"))]
+    assert user.content == [wire.TextPart("[email]?"), wire.ImagePart(wire.ImageUrl("https://u@example.com/a.png"))]
     assert tool.content == '{"sent": "one\\n[email]"}'
     assert tool.tool_call_id == "call_1"
     assert assistant.content is None
@@ -492,7 +475,7 @@ def test_a_blocked_request_names_the_rule_and_calls_no_other_guardrail() -> None
 
 def test_a_guardrail_is_called_once_per_nonempty_text() -> None:
     other = Shouting(None)
-    gate = passed(replace(conversation(), messages=[*conversation().messages, Message("user", "")]), [other])
+    gate = passed(replace(conversation(), messages=[*conversation().messages, wire.Message("user", "")]), [other])
     assert gate.hits == []
     assert len(other.seen) == 6
     assert "to\nanna@example.com\ncard\n4111111111111111\nn\n1.50" in other.seen[3]
@@ -602,7 +585,7 @@ def test_twice_the_findings_take_twice_the_time(json_text: bool) -> None:
     assert min(seconds_of(4_000) for _ in range(3)) < 24 * once  # 64 times if it grew with the square
 
 
-def rests(request: RouteRequest, guardrails: Sequence[Guardrail]) -> int:
+def rests(request: wire.RouteRequest, guardrails: Sequence[Guardrail]) -> int:
     gate, count = RequestGate(request, guardrails), 0
     while gate.next() is REST:
         count += 1
@@ -615,10 +598,10 @@ def rests(request: RouteRequest, guardrails: Sequence[Guardrail]) -> int:
     ids=["one long text", "many short texts", "JSON"],
 )
 def test_a_search_rests_after_each_piece(texts: list[str]) -> None:
-    request = RouteRequest([Message("tool", text, tool_call_id="1") for text in texts])
+    request = wire.RouteRequest([wire.Message("tool", text, tool_call_id="1") for text in texts])
     characters = sum(len(message.content or "") for message in request.messages)
     assert rests(request, [PatternGuardrail("email")]) >= 0.9 * characters // PIECE_CHARS
-    assert rests(RouteRequest([Message("user", "Short.")]), [PatternGuardrail("email")]) == 0
+    assert rests(wire.RouteRequest([wire.Message("user", "Short.")]), [PatternGuardrail("email")]) == 0
 
 
 @settings(max_examples=10)
@@ -688,11 +671,11 @@ def test_the_repr_of_a_guardrail_hides_its_phrases() -> None:
 
 
 def test_the_guardrails_of_a_policy_keep_their_order() -> None:
-    policy = Policy(
+    policy = wire.Policy(
         name="p",
         guardrails=[
-            PolicyGuardrail(patterns=["card", "email"], deny=["nightjar"], action="redact", stages=["input"]),
-            PolicyGuardrail(deny=["owl"], action="block"),
+            wire.PolicyGuardrail(patterns=["card", "email"], deny=["nightjar"], action="redact", stages=["input"]),
+            wire.PolicyGuardrail(deny=["owl"], action="block"),
         ],
     )
     first, second, third = guardrails_of(policy)
@@ -700,5 +683,5 @@ def test_the_guardrails_of_a_policy_keep_their_order() -> None:
     assert (first.action, second.action, third.action) == ("redact", "redact", "block")
     assert [sorted(first.stages), sorted(third.stages)] == [["input"], ["input", "output"]]
     assert left_of(first, "anna@example.com 4111111111111111 +49 30 123456") == "[email] [card] +49 30 123456"
-    assert third.check("Owl!", "input") == Block("deny_list")
-    assert guardrails_of(Policy(name="p")) == ()
+    assert third.check("Owl!", "input") == wire.Block("deny_list")
+    assert guardrails_of(wire.Policy(name="p")) == ()

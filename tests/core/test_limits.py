@@ -77,14 +77,7 @@ def test_sums_equal_the_counted_entries(history: list[tuple[float, int, int]]) -
 
 @table(
     ("used", "amount", "limit", "room"),
-    [
-        (0, 5, 5, True),
-        (4, 1, 5, True),
-        (0, 6, 5, True),
-        (9, 0, 5, True),
-        (0, 1, 0, False),
-        (0, -1, 5, False),
-    ],
+    [(0, 5, 5, True), (4, 1, 5, True), (0, 6, 5, True), (9, 0, 5, True), (0, 1, 0, False), (0, -1, 5, False)],
 )
 def test_an_empty_window_admits_any_amount_and_zero_always_fits(used: int, amount: int, limit: int, room: bool) -> None:
     assert fits(used, amount, limit) == room

@@ -80,14 +80,7 @@ def test_the_last_line_is_true_whatever_happens(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.2, "0 s"),
-        (59.7, "1 min"),
-        (3569, "59 min"),
-        (3599, "1 h"),
-        (12_600, "3.5 h"),
-    ],
+    ("seconds", "text"), [(0.2, "0 s"), (59.7, "1 min"), (3569, "59 min"), (3599, "1 h"), (12_600, "3.5 h")]
 )
 def test_a_period_is_short(seconds: float, text: str) -> None:
     assert period(seconds) == text

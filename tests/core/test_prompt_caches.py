@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from routewright import wire
 from routewright._core.attempts.health import health_snapshot
 from routewright._core.catalogue.models import snapshot
 from routewright._core.catalogue.prices import HOUR_S, PromptCache, prices_of, prompt_cache_of, saved_nanos
@@ -22,38 +23,23 @@ from routewright._core.routing.request_options import RequestOptions
 from routewright._core.routing.scoring import WEIGHTS, Columns, Ranking, RequestClass
 from routewright.catalogue import bundled
 from routewright.errors import NoCandidates
-from routewright.wire import (
-    CacheControl,
-    DecisionInput,
-    Message,
-    Model,
-    ModelHealth,
-    Params,
-    Pricing,
-    RouteRequest,
-    TextPart,
-    TokenBounds,
-    Tool,
-    Usage,
-    WarmPrefix,
-)
 from tests.tables import table
 
 from .pools import TODAY, board, healths, inputs, pools
 
 USUAL = PromptCache(300.0)
 TOKENS = 8_000
-SYSTEM = Message("system", "You keep a ledger. " * 500)
-TURNS = [SYSTEM, Message("user", "Whose ship is that? " * 500)]
-NEXT = [*TURNS, Message("assistant", "Hers."), Message("user", "And that one?")]
+SYSTEM = wire.Message("system", "You keep a ledger. " * 500)
+TURNS = [SYSTEM, wire.Message("user", "Whose ship is that? " * 500)]
+NEXT = [*TURNS, wire.Message("assistant", "Hers."), wire.Message("user", "And that one?")]
 
 
-def prompt(messages: list[Message], *, account: str = "a", **fields: Any) -> Prompt:
-    return Prompt(RouteRequest(messages, **fields), account, repeats=False)
+def prompt(messages: list[wire.Message], *, account: str = "a", **fields: Any) -> Prompt:
+    return Prompt(wire.RouteRequest(messages, **fields), account, repeats=False)
 
 
 def tell(prefixes: Prefixes, sent: Prompt, cached: int = 0, model: str = "m/one", cache: PromptCache = USUAL) -> None:
-    prefixes.learn(sent, model, cache, Usage(TOKENS, 10, cached=cached), 0.0)
+    prefixes.learn(sent, model, cache, wire.Usage(TOKENS, 10, cached=cached), 0.0)
 
 
 def found(prefixes: Prefixes, sent: Prompt, now: float = 1.0) -> dict[str, int]:
@@ -68,23 +54,23 @@ def prefixes() -> Prefixes:
 
 
 def test_marks_and_text_form_do_not_change_a_prompts_prefixes(prefixes: Prefixes) -> None:
-    sent = [SYSTEM, Message("user", [TextPart("Whose ship is that? " * 500)])]
+    sent = [SYSTEM, wire.Message("user", [wire.TextPart("Whose ship is that? " * 500)])]
     assert found(prefixes, prompt([*sent, *NEXT[2:]])) == {"m/one": TOKENS}
 
 
 def test_a_different_prefix_is_not_warm(prefixes: Prefixes) -> None:
-    other = [SYSTEM, Message("user", "Whose ship was that? " * 500), *NEXT[2:]]
+    other = [SYSTEM, wire.Message("user", "Whose ship was that? " * 500), *NEXT[2:]]
     system = len(SYSTEM.content or "") / sum(len(str(message.content)) for message in TURNS)
     assert found(prefixes, prompt(other))["m/one"] == pytest.approx(TOKENS * system, rel=0.01)
-    assert found(prefixes, prompt([Message("system", "You sing."), *NEXT[1:]])) == {}
+    assert found(prefixes, prompt([wire.Message("system", "You sing."), *NEXT[1:]])) == {}
 
 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"tools": [Tool(name="look")]},
-        {"params": Params(reasoning="low")},
-        {"params": Params(response_format={"type": "json_object"})},
+        {"tools": [wire.Tool(name="look")]},
+        {"params": wire.Params(reasoning="low")},
+        {"params": wire.Params(response_format={"type": "json_object"})},
         {"tool_choice": "none"},
         {"account": "b"},
     ],
@@ -95,7 +81,7 @@ def test_tools_and_options_are_part_of_the_prefix(prefixes: Prefixes, fields: di
 
 
 def test_sampling_params_are_no_part_of_the_prefix(prefixes: Prefixes) -> None:
-    assert found(prefixes, prompt(NEXT, params=Params(temperature=0.5, max_output_tokens=5)))
+    assert found(prefixes, prompt(NEXT, params=wire.Params(temperature=0.5, max_output_tokens=5)))
 
 
 def test_a_cache_expires_after_its_lifetime_and_each_use_renews_it(prefixes: Prefixes) -> None:
@@ -103,7 +89,7 @@ def test_a_cache_expires_after_its_lifetime_and_each_use_renews_it(prefixes: Pre
     assert not found(prefixes, prompt(NEXT), now=300.0)
     again = prompt(NEXT)
     prefixes.find(again, 200.0)
-    prefixes.learn(again, "m/one", USUAL, Usage(TOKENS + 100, 5, cached=TOKENS), 200.0)
+    prefixes.learn(again, "m/one", USUAL, wire.Usage(TOKENS + 100, 5, cached=TOKENS), 200.0)
     assert found(prefixes, prompt(TURNS), now=499.0)
 
 
@@ -119,8 +105,8 @@ def test_expected_cached_tokens_follow_the_vendors_reports() -> None:
     assert beliefs[4] > beliefs[3]
 
 
-def marked(message: Message) -> Message:
-    return replace(message, content=[TextPart(str(message.content), CacheControl("ephemeral"))])
+def marked(message: wire.Message) -> wire.Message:
+    return replace(message, content=[wire.TextPart(str(message.content), wire.CacheControl("ephemeral"))])
 
 
 def test_vendors_with_marks_cache_and_find_marked_prefixes_only() -> None:
@@ -136,9 +122,9 @@ def test_vendors_with_marks_cache_and_find_marked_prefixes_only() -> None:
 def test_the_number_of_prefixes_is_bounded() -> None:
     prefixes = Prefixes()
     for number in range(MAX_PREFIXES + 10):
-        tell(prefixes, prompt([Message("user", f"{number} ships")]))
-    assert found(prefixes, prompt([Message("user", "0 ships")])) != {"m/one": TOKENS}
-    assert found(prefixes, prompt([Message("user", f"{MAX_PREFIXES} ships")])) == {"m/one": TOKENS}
+        tell(prefixes, prompt([wire.Message("user", f"{number} ships")]))
+    assert found(prefixes, prompt([wire.Message("user", "0 ships")])) != {"m/one": TOKENS}
+    assert found(prefixes, prompt([wire.Message("user", f"{MAX_PREFIXES} ships")])) == {"m/one": TOKENS}
 
 
 @table(
@@ -163,20 +149,20 @@ def test_minimum_and_lifetime_follow_the_vendors_documentation(
 
 
 def test_a_caches_saving_is_the_price_difference() -> None:
-    prices = prices_of(Pricing(2.0, 8.0, cached_input_usd=0.5))
-    assert saved_nanos(prices, Usage(10_000, 5, cached=8_000)) == 8_000 * 1_500
-    assert saved_nanos((), Usage(10_000, 5, cached=8_000)) == 0
-    assert saved_nanos(prices_of(Pricing(1.0, 8.0, cached_input_usd=2.0)), Usage(100, 5, cached=80)) == 0
+    prices = prices_of(wire.Pricing(2.0, 8.0, cached_input_usd=0.5))
+    assert saved_nanos(prices, wire.Usage(10_000, 5, cached=8_000)) == 8_000 * 1_500
+    assert saved_nanos((), wire.Usage(10_000, 5, cached=8_000)) == 0
+    assert saved_nanos(prices_of(wire.Pricing(1.0, 8.0, cached_input_usd=2.0)), wire.Usage(100, 5, cached=80)) == 0
 
 
 # The decision.
 
 
 class Case:
-    def __init__(self, pool: list[Model], health: dict[str, ModelHealth], given: DecisionInput) -> None:
+    def __init__(self, pool: list[wire.Model], health: dict[str, wire.ModelHealth], given: wire.DecisionInput) -> None:
         self.pool, self.board, self.given = pool, board(pool, health), given
 
-    def decide(self, *warm: WarmPrefix) -> Decision | None:
+    def decide(self, *warm: wire.WarmPrefix) -> Decision | None:
         try:
             return decision_of(replace(self.given, warm=warm), self.board)
         except NoCandidates:
@@ -201,8 +187,8 @@ def test_more_warm_tokens_never_lower_a_rank_or_move_other_models(case: Case, da
     chosen = data.draw(st.sampled_from(before))
     few, many = sorted(data.draw(st.tuples(*[st.integers(0, 20_000)] * 2)))
     others = [model for model in before if model != chosen]
-    for tokens, least in ((few, before), (many, ranking(case.decide(WarmPrefix(chosen, few))))):
-        now = ranking(case.decide(WarmPrefix(chosen, tokens)))
+    for tokens, least in ((few, before), (many, ranking(case.decide(wire.WarmPrefix(chosen, few))))):
+        now = ranking(case.decide(wire.WarmPrefix(chosen, tokens)))
         assert now.index(chosen) <= least.index(chosen)
         assert [model for model in now if model != chosen] == others
 
@@ -210,7 +196,7 @@ def test_more_warm_tokens_never_lower_a_rank_or_move_other_models(case: Case, da
 @given(cases(), st.data())
 def test_a_warm_prompt_changes_only_expected_cost(case: Case, data: st.DataObject) -> None:
     cold = case.decide()
-    warm = tuple(WarmPrefix(model.id, data.draw(st.integers(0, 20_000))) for model in case.pool)
+    warm = tuple(wire.WarmPrefix(model.id, data.draw(st.integers(0, 20_000))) for model in case.pool)
     decided = case.decide(*warm)
     assert (cold is None) == (decided is None)
     if cold is None or decided is None:
@@ -225,27 +211,29 @@ def test_a_warm_prompt_changes_only_expected_cost(case: Case, data: st.DataObjec
         assert now.score >= each.score
 
 
-def of(name: str, usd: float, cached: float | None = None) -> Model:
-    pricing = Pricing(usd, 4 * usd, cached_input_usd=cached)
-    return Model(id=name, provider=name.partition("/")[0], context_window=100_000, pricing_per_1m=pricing, quality=0.5)
+def of(name: str, usd: float, cached: float | None = None) -> wire.Model:
+    pricing = wire.Pricing(usd, 4 * usd, cached_input_usd=cached)
+    return wire.Model(
+        id=name, provider=name.partition("/")[0], context_window=100_000, pricing_per_1m=pricing, quality=0.5
+    )
 
 
-def given_of(*warm: WarmPrefix, tokens: int = 10_000, **fields: Any) -> DecisionInput:
-    bounds = TokenBounds(tokens, tokens, tokens)
-    return DecisionInput(catalogue="c", health="h", as_of=TODAY, tokens=bounds, rules=2, warm=warm, **fields)
+def given_of(*warm: wire.WarmPrefix, tokens: int = 10_000, **fields: Any) -> wire.DecisionInput:
+    bounds = wire.TokenBounds(tokens, tokens, tokens)
+    return wire.DecisionInput(catalogue="c", health="h", as_of=TODAY, tokens=bounds, rules=2, warm=warm, **fields)
 
 
-def one(*models: Model) -> Board:
+def one(*models: wire.Model) -> Board:
     return board([*models], {})
 
 
 def test_a_warm_models_cost_is_lowered_by_its_cached_tokens() -> None:
     both = one(of("a/one", 2.0, 0.2), of("b/two", 1.5, 0.15))
     assert decision_of(given_of(), both).model == "b/two"
-    warm = decision_of(given_of(WarmPrefix("a/one", 9_000)), both)
+    warm = decision_of(given_of(wire.WarmPrefix("a/one", 9_000)), both)
     assert warm.model == "a/one"
     assert warm.candidates[0].cost_usd == pytest.approx(0.001 * 2 + 0.009 * 0.2 + 400 * 8e-6, rel=0.1)
-    assert decision_of(given_of(WarmPrefix("a/one", 300)), both).model == "b/two"
+    assert decision_of(given_of(wire.WarmPrefix("a/one", 300)), both).model == "b/two"
 
 
 def test_budgets_ignore_expected_caches() -> None:
@@ -254,12 +242,12 @@ def test_budgets_ignore_expected_caches() -> None:
     budget = round((0.02 + 256 * 8e-6) * 0.9e9)
     assert worst.model == "a/one"
     with pytest.raises(NoCandidates):
-        decision_of(given_of(WarmPrefix("a/one", 10_000), budget_nanos=budget), both)
+        decision_of(given_of(wire.WarmPrefix("a/one", 10_000), budget_nanos=budget), both)
 
 
 def test_table_and_sentence_mention_warm_tokens() -> None:
     both = one(of("a/one", 2.0, 0.2), of("b/two", 1.5, 0.15))
-    told = decision_of(given_of(WarmPrefix("a/one", 9_000)), both)
+    told = decision_of(given_of(wire.WarmPrefix("a/one", 9_000)), both)
     assert "with 9000 tokens in a cache" in told.reason
     assert "in a vendor's cache: a/one (9000 tokens)" in explain(told)
     assert "cache" not in explain(decision_of(given_of(), both))

@@ -62,8 +62,7 @@ def test_where_no_model_has_a_price_that_is_what_to_mend() -> None:
 
 
 @table(
-    ("timeout_ms", "said"),
-    [(5_000, "did not end within timeout_ms=5000"), (None, "steps() does not wait for them")],
+    ("timeout_ms", "said"), [(5_000, "did not end within timeout_ms=5000"), (None, "steps() does not wait for them")]
 )
 def test_who_waits_for_others_in_vain_hears_for_how_long(timeout_ms: Any, said: str) -> None:
     error = reserved_error(Purse("key", "key:key_1", 10**9), timeout_ms)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from routewright import wire
 from routewright._core.attempts.health import health_snapshot
 from routewright._core.catalogue.models import snapshot
 from routewright._core.catalogue.prices import hour_price, prices_of, tier_prices, usage_nanos
@@ -22,21 +23,6 @@ from routewright._core.routing.pool import ANSWER_TOKENS, THINKING_TOKENS, Pool
 from routewright._core.routing.request_options import RequestOptions, request_options_of
 from routewright._core.tokens.estimate import bounds_of
 from routewright.errors import BudgetExceeded, NoCandidates, ValidationFailed
-from routewright.wire import (
-    Feature,
-    Images,
-    Model,
-    ModelHealth,
-    Need,
-    Params,
-    Policy,
-    PolicySnapshot,
-    PriceTier,
-    Pricing,
-    Reason,
-    ServicePrice,
-    Usage,
-)
 from tests.tables import table
 
 from .pools import TODAY, healths, pools
@@ -47,11 +33,11 @@ SOUND = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}
 MARKED = {"type": "text", "text": "Rules", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
 
 
-def boards(models: list[Model]) -> Boards:
+def boards(models: list[wire.Model]) -> Boards:
     return Boards(Pool(snapshot(models, TODAY), TODAY))
 
 
-def decided(models: list[Model], seen: dict[str, ModelHealth] | None = None, **asked: Any) -> Any:
+def decided(models: list[wire.Model], seen: dict[str, wire.ModelHealth] | None = None, **asked: Any) -> Any:
     asked_input = simple(**asked)
     plain = boards(models).of(health_snapshot(seen or {}))
     return decision_of(asked_input, plain.with_dials(request_options_of(asked_input)))
@@ -84,7 +70,7 @@ def test_expected_cost_and_time_follow_the_effort(asked: dict[str, Any], thought
 
 
 def test_learned_lengths_scale_with_effort_like_the_priors() -> None:
-    seen = {"a/one": ModelHealth(output_tokens=2_800, output_p90=5_600, ttft_ms=2_000)}
+    seen = {"a/one": wire.ModelHealth(output_tokens=2_800, output_p90=5_600, ttft_ms=2_000)}
     plain = boards([model("a/one", reasoning=True)]).of(health_snapshot(seen))
     low = plain.with_dials(RequestOptions(effort="none"))
     assert plain.forecast.output == [2_800]
@@ -93,8 +79,10 @@ def test_learned_lengths_scale_with_effort_like_the_priors() -> None:
 
 
 def test_usage_with_an_effort_is_recorded_as_without() -> None:
-    assert RequestOptions(effort="high").as_usual(Usage(10, 600, reasoning=500)) == Usage(10, 300, reasoning=200)
-    assert RequestOptions(effort="none").as_usual(Usage(10, 600, reasoning=100)) == Usage(10, 500)
+    assert RequestOptions(effort="high").as_usual(wire.Usage(10, 600, reasoning=500)) == wire.Usage(
+        10, 300, reasoning=200
+    )
+    assert RequestOptions(effort="none").as_usual(wire.Usage(10, 600, reasoning=100)) == wire.Usage(10, 500)
 
 
 def test_only_models_that_support_the_effort_fit() -> None:
@@ -113,10 +101,10 @@ def test_only_models_that_support_the_effort_fit() -> None:
 
 # What is not taken beside thinking
 
-TOOLED = int(Need.TOOLS | Need.REASONING | Need.REASONING_TOOLS)
+TOOLED = int(wire.Need.TOOLS | wire.Need.REASONING | wire.Need.REASONING_TOOLS)
 
 
-def tooled(id: str, *unsupported: Feature, **given: Any) -> Model:
+def tooled(id: str, *unsupported: wire.Feature, **given: Any) -> wire.Model:
     return model(id, reasoning=True, modalities=("text", "tool"), unsupported=unsupported, **given)
 
 
@@ -128,7 +116,10 @@ ABLE = tooled("c/able", quality=0.1)
 def test_tools_with_an_effort_need_a_model_that_combines_them() -> None:
     found = decided([SHY, MUTE, ABLE], needs=TOOLED, effort="low")
     assert [each.model for each in found.candidates] == ["c/able"]
-    assert {each.model: each.reason for each in found.rejected} == {"a/shy": Reason.PARAMS, "b/mute": Reason.TOOLS}
+    assert {each.model: each.reason for each in found.rejected} == {
+        "a/shy": wire.Reason.PARAMS,
+        "b/mute": wire.Reason.TOOLS,
+    }
     with pytest.raises(NoCandidates, match=r"drop params\.reasoning to admit a/shy"):
         decided([SHY], needs=TOOLED, effort="low")
     with pytest.raises(NoCandidates, match=r"; declare no tools to admit b/mute"):
@@ -146,7 +137,7 @@ def test_tools_with_an_effort_need_a_model_that_combines_them() -> None:
     ],
 )
 def test_params_unsupported_with_reasoning_exclude_a_model(
-    feature: Feature, params: dict[str, Any], rest: dict[str, Any]
+    feature: wire.Feature, params: dict[str, Any], rest: dict[str, Any]
 ) -> None:
     lacking, able = tooled("a/lacking", feature, quality=0.9), tooled("b/able", quality=0.1)
 
@@ -155,7 +146,7 @@ def test_params_unsupported_with_reasoning_exclude_a_model(
         return {**asks._asdict(), "goal": "quality"}
 
     found = decided([lacking, able], **asking(params))
-    assert [(each.model, each.reason) for each in found.rejected] == [("a/lacking", Reason.PARAMS)]
+    assert [(each.model, each.reason) for each in found.rejected] == [("a/lacking", wire.Reason.PARAMS)]
     with pytest.raises(NoCandidates, match=r"; drop params\.reasoning to admit a/lacking"):
         decided([lacking], **asking(params))
     alone = {name: value for name, value in params.items() if name != "reasoning"}
@@ -169,8 +160,8 @@ def test_params_unsupported_with_reasoning_exclude_a_model(
     ("feature", "given_"),
     [("reasoning_brief", {"effort": "low"}), ("reasoning_tokens_brief", {"thinking_tokens": 1_024})],
 )
-def test_a_budget_must_cover_the_shortest_reasoning(feature: Feature, given_: dict[str, Any]) -> None:
-    seen, pool = {"a/one": ModelHealth(output_tokens=20, output_p90=30)}, [tooled("a/one", feature)]
+def test_a_budget_must_cover_the_shortest_reasoning(feature: wire.Feature, given_: dict[str, Any]) -> None:
+    seen, pool = {"a/one": wire.ModelHealth(output_tokens=20, output_p90=30)}, [tooled("a/one", feature)]
     budget = 20 * 1_000 + 1_024 * 4_000
     with pytest.raises(BudgetExceeded):
         decided(pool, seen, budget_nanos=budget, **given_)
@@ -182,7 +173,7 @@ def test_a_budget_must_cover_the_shortest_reasoning(feature: Feature, given_: di
 
 
 def test_flex_costs_as_much_as_batch_at_vendors_that_say_so() -> None:
-    listed = Pricing(2.0, 8.0, 0.5, batch_input_usd=1.0, batch_output_usd=4.0)
+    listed = wire.Pricing(2.0, 8.0, 0.5, batch_input_usd=1.0, batch_output_usd=4.0)
     for provider, expected in (("openai", (1.0, 4.0)), ("groq", (2.0, 8.0))):
         pool = Pool(snapshot([model(f"{provider}/m", pricing_per_1m=listed)], TODAY), TODAY).with_dials(
             RequestOptions(tier="flex")
@@ -191,10 +182,10 @@ def test_flex_costs_as_much_as_batch_at_vendors_that_say_so() -> None:
 
 
 def test_a_budget_covers_hour_cache_writes() -> None:
-    listed = Pricing(1.0, 4.0, 0.1, 1.25)
+    listed = wire.Pricing(1.0, 4.0, 0.1, 1.25)
     price = prices_of(listed)[0]
     assert hour_price(price) == 2_000_000
-    given_ = simple(wishes=int(Need.CACHE_CONTROL), hour_cache=True)
+    given_ = simple(wishes=int(wire.Need.CACHE_CONTROL), hour_cache=True)
     plain = boards([model("a/one", pricing_per_1m=listed)]).of(health_snapshot({}))
     ask = FitCheck(given_, plain.with_dials(request_options_of(given_)).forecast)
     held = ask.held_output(0) * 4_000_000
@@ -204,11 +195,11 @@ def test_a_budget_covers_hour_cache_writes() -> None:
 
 def test_a_budget_excludes_audio_models_without_an_audio_price() -> None:
     hears = model("a/one", modalities=("text", "audio"))
-    asked: dict[str, Any] = {"needs": int(Need.AUDIO), "budget_nanos": 10**9}
+    asked: dict[str, Any] = {"needs": int(wire.Need.AUDIO), "budget_nanos": 10**9}
     with pytest.raises(BudgetExceeded, match="give the model a price"):
         decided([hears], **asked)
-    assert decided([hears], needs=int(Need.AUDIO)).model == "a/one"
-    priced = replace(hears, pricing_per_1m=Pricing(1.0, 4.0, audio_input_usd=10.0))
+    assert decided([hears], needs=int(wire.Need.AUDIO)).model == "a/one"
+    priced = replace(hears, pricing_per_1m=wire.Pricing(1.0, 4.0, audio_input_usd=10.0))
     assert decided([priced], **asked).model == "a/one"
     board = boards([priced]).of(health_snapshot({})).with_dials(RequestOptions(audio=True))
     assert FitCheck(simple(**asked), board.forecast).worst_picos(0, 10) >= 10 * 10_000_000
@@ -237,38 +228,38 @@ def test_returned_reasoning_is_bounded_by_its_bytes() -> None:
     said = {"role": "assistant", "content": "4", "reasoning": {"provider": "a", "items": [{"signature": "x" * 400}]}}
     bounds = bounds_of(as_request([{"role": "user", "content": "2+2"}, said, {"role": "user", "content": "+1"}], {}))
     (thought,) = bounds.images
-    assert thought == Images(tokens=len('[{"signature":""}]') // 4 + 100, most=418)
+    assert thought == wire.Images(tokens=len('[{"signature":""}]') // 4 + 100, most=418)
 
 
 @table(
     ("request_", "needs", "wishes"),
     [
-        (user(PDF), Need.FILE, 0),
-        (user({"type": "file", "file": {"file_data": "https://x/y.pdf"}}), Need.FILE | Need.FILE_URL, 0),
-        (user(MARKED), 0, Need.CACHE_CONTROL),
-        ({"messages": [{"role": "user", "content": "x"}], "params": {"service_tier": "flex"}}, 0, Need.FLEX),
-        ({"messages": [{"role": "user", "content": "x"}], "params": {"verbosity": "low"}}, 0, Need.VERBOSITY),
-        (user(SOUND), Need.AUDIO, 0),
+        (user(PDF), wire.Need.FILE, 0),
+        (user({"type": "file", "file": {"file_data": "https://x/y.pdf"}}), wire.Need.FILE | wire.Need.FILE_URL, 0),
+        (user(MARKED), 0, wire.Need.CACHE_CONTROL),
+        ({"messages": [{"role": "user", "content": "x"}], "params": {"service_tier": "flex"}}, 0, wire.Need.FLEX),
+        ({"messages": [{"role": "user", "content": "x"}], "params": {"verbosity": "low"}}, 0, wire.Need.VERBOSITY),
+        (user(SOUND), wire.Need.AUDIO, 0),
     ],
 )
 def test_needs_and_wishes_follow_the_request(request_: dict[str, Any], needs: int, wishes: int) -> None:
     request = as_request(request_, {})
     assert needs_of(request) == needs
     assert wishes_of(request) == wishes
-    assert keeps_an_hour(request) == bool(wishes & Need.CACHE_CONTROL)
+    assert keeps_an_hour(request) == bool(wishes & wire.Need.CACHE_CONTROL)
 
 
 # No dial lets a budget be overspent
 
 
 @st.composite
-def dialled(draw: st.DrawFn) -> tuple[RequestOptions, Pricing]:
+def dialled(draw: st.DrawFn) -> tuple[RequestOptions, wire.Pricing]:
     usd = st.sampled_from([0.0, 0.5, 3.0, 25.0])
     known = st.none() | usd
-    listed = Pricing(
+    listed = wire.Pricing(
         draw(usd), draw(usd), draw(known), draw(known), draw(known), draw(usd), reasoning_usd=draw(known),
         audio_input_usd=draw(known), cache_write_hour_usd=draw(known),
-        service_tiers=draw(st.sampled_from([(), (ServicePrice("priority", 30.0, 60.0, 1.0, 40.0),)])),
+        service_tiers=draw(st.sampled_from([(), (wire.ServicePrice("priority", 30.0, 60.0, 1.0, 40.0),)])),
     )  # fmt: skip
     if listed.batch_input_usd is None:
         listed = replace(listed, batch_output_usd=None)
@@ -278,7 +269,7 @@ def dialled(draw: st.DrawFn) -> tuple[RequestOptions, Pricing]:
 
 @given(dialled(), st.sampled_from(["openai", "groq", "other"]), st.data())
 def test_no_usage_costs_more_than_the_budget_covers(
-    dials: tuple[RequestOptions, Pricing], provider: str, data: st.DataObject
+    dials: tuple[RequestOptions, wire.Pricing], provider: str, data: st.DataObject
 ) -> None:
     asked, listed = dials
     pool = Pool(snapshot([model(f"{provider}/m", pricing_per_1m=listed)], TODAY), TODAY).with_dials(asked)
@@ -288,22 +279,22 @@ def test_no_usage_costs_more_than_the_budget_covers(
     hour = data.draw(st.integers(0, written)) if asked.hour else 0
     output = data.draw(st.integers(0, 5_000))
     thought = data.draw(st.integers(0, output))
-    usage = Usage(whole, output, cached, thought, written, hour, audio if asked.audio else 0)
+    usage = wire.Usage(whole, output, cached, thought, written, hour, audio if asked.audio else 0)
     if pool.held[0]:
         price = pool.dearest(0, whole)
         assert usage_nanos(pool.prices[0], usage) <= -(-(whole * price.input + output * price.output) // 1_000)
 
 
 @given(pools(), st.data())
-def test_a_dialled_board_follows_the_plain_one(pool: list[Model], data: st.DataObject) -> None:
+def test_a_dialled_board_follows_the_plain_one(pool: list[wire.Model], data: st.DataObject) -> None:
     plain = boards(pool).of(health_snapshot(data.draw(healths(pool))))
     dials = RequestOptions(
         data.draw(st.sampled_from([None, "none", "high"])), None, data.draw(st.sampled_from(["", "flex"]))
     )
-    asked = simple(effort=dials.effort, wishes=int(Need.FLEX) if dials.tier else 0)
+    asked = simple(effort=dials.effort, wishes=int(wire.Need.FLEX) if dials.tier else 0)
     first = plain.with_dials(dials)
     first.order(asked)
-    moved = {row: ModelHealth(output_tokens=900, stability=500) for row in range(0, len(pool), 2)}
+    moved = {row: wire.ModelHealth(output_tokens=900, stability=500) for row in range(0, len(pool), 2)}
     later = health_snapshot(
         {**plain.forecast.health.models, **{plain.pool.ids[row]: each for row, each in moved.items()}}
     )
@@ -317,8 +308,8 @@ def test_a_dialled_board_follows_the_plain_one(pool: list[Model], data: st.DataO
 
 
 def test_policy_params_are_defaults_for_the_request() -> None:
-    given_ = Params(reasoning="low", service_tier="flex", max_output_tokens=500, extra={"a": {"x": 1, "y": 1}})
-    snapshot_ = PolicySnapshot("p", "p@2026-11-21", Policy(name="p", params=given_))
+    given_ = wire.Params(reasoning="low", service_tier="flex", max_output_tokens=500, extra={"a": {"x": 1, "y": 1}})
+    snapshot_ = wire.PolicySnapshot("p", "p@2026-11-21", wire.Policy(name="p", params=given_))
     asked = as_request("Hi", {"params": {"reasoning": "high", "max_output_tokens": 900, "extra": {"a": {"x": 2}}}})
     laid = apply_policy(asked, snapshot_).params
     assert laid is not None
@@ -354,9 +345,9 @@ def test_reasoning_bounds_share_few_boards() -> None:
 
 
 def test_a_tiers_missing_prices_scale_with_its_input_price() -> None:
-    own = (ServicePrice("priority", 2.0, 8.0, cached_input_usd=0.5),)
-    tiers = (PriceTier(200_000, 2.0, 6.0),)
-    listed = Pricing(1.0, 4.0, 0.1, tiers=tiers, audio_input_usd=10.0, service_tiers=own)
+    own = (wire.ServicePrice("priority", 2.0, 8.0, cached_input_usd=0.5),)
+    tiers = (wire.PriceTier(200_000, 2.0, 6.0),)
+    listed = wire.Pricing(1.0, 4.0, 0.1, tiers=tiers, audio_input_usd=10.0, service_tiers=own)
     long, short = tier_prices("a", listed, "priority")
     assert (short.input, short.output, short.cached, short.audio) == (2_000_000, 8_000_000, 500_000, 20_000_000)
     assert (long.above, long.input, long.output, long.cached) == (200_000, 4_000_000, 12_000_000, 1_000_000)

@@ -10,37 +10,20 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from routewright import NoCandidates, Router
+from routewright import NoCandidates, Router, wire
 from routewright._core.model_selector import ModelIndex
 from routewright._core.policy import check_policy, resolve
 from routewright._core.routing.rebase import rebase
 from routewright.errors import ValidationFailed
-from routewright.wire import (
-    Budget,
-    DecisionInput,
-    Fallback,
-    Model,
-    Params,
-    Policy,
-    PolicyClass,
-    PolicyFallback,
-    PolicyMatch,
-    PolicySnapshot,
-    PolicyWeights,
-    ReasoningBudget,
-    RouteRequest,
-    TokenBounds,
-    Tool,
-)
 from routewright.wire.request import FunctionSpec, ImagePart, ImageUrl, Message
 
 MODELS = "openai/gpt-5-mini anthropic/claude-haiku-4-5 google/gemini-2.5-flash mistral/mistral-large-2512".split()
-KNOWN = ModelIndex([Model(id=model) for model in MODELS], {})
+KNOWN = ModelIndex([wire.Model(id=model) for model in MODELS], {})
 
 
-def params(chance: Random) -> Params | None:
-    effort: Any = chance.choice([None, None, "none", "low", ReasoningBudget(chance.choice([512, 4_000]))])
-    return chance.choice([None, None, Params(
+def params(chance: Random) -> wire.Params | None:
+    effort: Any = chance.choice([None, None, "none", "low", wire.ReasoningBudget(chance.choice([512, 4_000]))])
+    return chance.choice([None, None, wire.Params(
         temperature=chance.choice([None, 1, 0.2]),
         top_p=chance.choice([None, 1, 0.5, 0.97]),
         max_output_tokens=chance.choice([None, 500, 1_024, 9_000]),
@@ -58,12 +41,14 @@ def some(chance: Random, most: int = 3) -> list[str] | None:
     return chance.choice([None, chance.sample(MODELS, chance.randint(1, most))])
 
 
-def budget(chance: Random) -> Budget | None:
-    return chance.choice([None, None, Budget(chance.choice([None, 0.5, 2.0]), chance.choice([None, 9_000, 50_000]))])
+def budget(chance: Random) -> wire.Budget | None:
+    return chance.choice(
+        [None, None, wire.Budget(chance.choice([None, 0.5, 2.0]), chance.choice([None, 9_000, 50_000]))]
+    )
 
 
 def rules(chance: Random) -> dict[str, Any]:
-    weights = PolicyWeights(quality=40, cost=30, latency=20, stability=10)
+    weights = wire.PolicyWeights(quality=40, cost=30, latency=20, stability=10)
     models = some(chance)
     chain = None if models is None else chance.sample(models, 1)
     retries = chance.choice([None, 1, 4])
@@ -71,7 +56,7 @@ def rules(chance: Random) -> dict[str, Any]:
         **chance.choice([{}, {"goal": "quality"}, {"strategy": "quality-first"}, {"weights": weights}]),
         "models": models,
         "prefer": chance.choice([None, models]),
-        "fallback": chance.choice([None, PolicyFallback(chance.choice([None, chain]), retries)]),
+        "fallback": chance.choice([None, wire.PolicyFallback(chance.choice([None, chain]), retries)]),
         "regions": chance.choice([None, None, ["us"]]),
         "min_quality": chance.choice([None, 0.1]),
         "max_latency_ms": chance.choice([None, 90_000]),
@@ -81,56 +66,61 @@ def rules(chance: Random) -> dict[str, Any]:
     }
 
 
-def policy(chance: Random, name: str) -> Policy:
+def policy(chance: Random, name: str) -> wire.Policy:
     """Again until a chain and a preference are within the models, those of the class included."""
     while True:
-        gold = PolicyClass(match=PolicyMatch(metadata={"tier": "gold"}), **rules(chance))
-        drawn = Policy(name=name, classes=chance.choice([None, [gold]]), **rules(chance))
+        gold = wire.PolicyClass(match=wire.PolicyMatch(metadata={"tier": "gold"}), **rules(chance))
+        drawn = wire.Policy(name=name, classes=chance.choice([None, [gold]]), **rules(chance))
         with suppress(ValidationFailed):
             resolve([check_policy(drawn, 0)], KNOWN)
             return drawn
 
 
-def request(chance: Random) -> RouteRequest:
+def request(chance: Random) -> wire.RouteRequest:
     models = some(chance)
     image = Message("user", [ImagePart(ImageUrl("https://images.example.com/a.png"))])
     retries = chance.choice([None, 1, 3])
-    return RouteRequest(
+    return wire.RouteRequest(
         messages=[chance.choice([image, Message("user", "hi"), Message("user", "hi")])],
         goal=chance.choice([None, "cost", "stability"]),
         strategy=chance.choice([None, "balanced", "latency-optimized"]),
         models=models,
         prefer=chance.choice([None, models]),
-        fallback=chance.choice([None, Fallback(chance.choice([None, models]), retries)]),
+        fallback=chance.choice([None, wire.Fallback(chance.choice([None, models]), retries)]),
         budget=budget(chance),
         params=params(chance),
-        tools=chance.choice([None, [Tool(function=FunctionSpec("f"))]]),
+        tools=chance.choice([None, [wire.Tool(function=FunctionSpec("f"))]]),
         metadata={"tier": chance.choice(["gold", "free"])},
         timeout_ms=chance.choice([None, 30_000, 60_000, 120_000]),
     )
 
 
-def input_of(router: Router, asked: RouteRequest, policy_id: str | None) -> DecisionInput | None:
+def input_of(router: Router, asked: wire.RouteRequest, policy_id: str | None) -> wire.DecisionInput | None:
     """Without token counts; None if the policy refuses the request."""
     try:
         decision_input = router.decide(replace(asked, policy_id=policy_id)).input
     except NoCandidates as refused:
-        decision_input = cast("DecisionInput", refused.decision_input)
+        decision_input = cast("wire.DecisionInput", refused.decision_input)
     except ValidationFailed:
         return None
-    return replace(decision_input, tokens=TokenBounds(1, 1, 1))
+    return replace(decision_input, tokens=wire.TokenBounds(1, 1, 1))
 
 
 def rebased(
-    decision_input: DecisionInput, old: PolicySnapshot | None, new: PolicySnapshot | None, asked: RouteRequest
-) -> DecisionInput | None:
+    decision_input: wire.DecisionInput,
+    old: wire.PolicySnapshot | None,
+    new: wire.PolicySnapshot | None,
+    asked: wire.RouteRequest,
+) -> wire.DecisionInput | None:
     try:
         return rebase(decision_input, old, new, asked.metadata or {})
     except ValidationFailed:
         return None
 
 
-def cases(seed: int) -> Iterator[tuple[RouteRequest, list[tuple[PolicySnapshot | None, DecisionInput | None]]]]:
+def cases(
+    seed: int,
+) -> Iterator[tuple[wire.RouteRequest, list[tuple[wire.PolicySnapshot | None, wire.DecisionInput | None]]]]:
     """Requests, each with its inputs under several policies and without one."""
     chance = Random(seed)
     router = Router.sandbox(policies=[policy(chance, f"p{number}") for number in range(4)], timeout=50, max_retries=2)
@@ -141,7 +131,7 @@ def cases(seed: int) -> Iterator[tuple[RouteRequest, list[tuple[PolicySnapshot |
         yield asked, [*inputs, (None, input_of(router, asked, None))]
 
 
-def applied(snapshot: PolicySnapshot | None, decision_input: DecisionInput) -> PolicySnapshot | None:
+def applied(snapshot: wire.PolicySnapshot | None, decision_input: wire.DecisionInput) -> wire.PolicySnapshot | None:
     return snapshot and next(each for each in (snapshot, *snapshot.classes) if each.id == decision_input.policy)
 
 
@@ -162,18 +152,18 @@ def test_rebasing_is_applying_the_other_policy(seed: int) -> None:
 def test_a_request_without_a_policy_has_set_what_differs_from_the_defaults(seed: int) -> None:
     chance = Random(seed)
     form: Any = {"type": "json_object"}
-    own = Params(temperature=0.2, top_p=0.5, max_output_tokens=1_500, stop=["end"], seed=7, response_format=form,
+    own = wire.Params(temperature=0.2, top_p=0.5, max_output_tokens=1_500, stop=["end"], seed=7, response_format=form,
                  service_tier="flex", verbosity="low", reasoning="low", parallel_tool_calls=False)  # fmt: skip
     requests = [
-        RouteRequest(messages=[Message("user", "hi")]),
-        RouteRequest(
+        wire.RouteRequest(messages=[Message("user", "hi")]),
+        wire.RouteRequest(
             messages=[Message("user", "hi")],
             goal="stability",
             models=MODELS,
             prefer=MODELS[1:2],
-            fallback=Fallback(MODELS[2:], 3),
-            budget=Budget(1.0, 20_000),
-            tools=[Tool(function=FunctionSpec("f"))],
+            fallback=wire.Fallback(MODELS[2:], 3),
+            budget=wire.Budget(1.0, 20_000),
+            tools=[wire.Tool(function=FunctionSpec("f"))],
             timeout_ms=30_000,
             params=own,
             metadata={"tier": "gold"},

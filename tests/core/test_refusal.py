@@ -27,16 +27,7 @@ from routewright._core.routing.quality import micro
 from routewright._core.routing.refusal import LEAST_INPUT, LEAST_OUTPUT
 from routewright._core.tokens.images import filling_of, rule_of
 from routewright.errors import BudgetExceeded, NoCandidates, ValidationFailed
-from routewright.wire import (
-    Budget,
-    DecisionInput,
-    Images,
-    Model,
-    ModelHealth,
-    Need,
-    Pricing,
-    TokenBounds,
-)
+from routewright.wire import Budget, DecisionInput, Images, Model, ModelHealth, Need, Pricing, TokenBounds
 from routewright.wire.money import usd_text
 from tests.tables import table
 

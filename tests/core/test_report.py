@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from routewright import wire
 from routewright._core.analytics.report import (
     MAX_DAYS,
     MAX_HOURLY_DAYS,
@@ -26,18 +27,6 @@ from routewright._core.analytics.report import (
 )
 from routewright._core.analytics.rollup import AGES_S, bucket_of
 from routewright.errors import Problem, ValidationFailed
-from routewright.wire import (
-    Bucket,
-    CacheCount,
-    FallbackCandidate,
-    FallbackCount,
-    GroupedUsage,
-    LatencyCount,
-    Tokens,
-    TtlBucket,
-    UsageCount,
-    UsageReport,
-)
 from routewright.wire.timestamps import time_short
 from tests.tables import table
 
@@ -53,16 +42,16 @@ def refusal(check: Callable[..., object], *given_: Any) -> Problem:
     return problem
 
 
-def count(start: str, group: str | None, requests: int, *more: int) -> UsageCount:
-    return UsageCount(start, group, requests, *(*more, *[0] * 6)[:6])
+def count(start: str, group: str | None, requests: int, *more: int) -> wire.UsageCount:
+    return wire.UsageCount(start, group, requests, *(*more, *[0] * 6)[:6])
 
 
-def rows(report: UsageReport) -> list[tuple[str, str | None, int]]:
+def rows(report: wire.UsageReport) -> list[tuple[str, str | None, int]]:
     return [(row.bucket_start, row.group, row.requests) for row in report.data]
 
 
-def by_model(counts: list[UsageCount], bucket: Bucket = "day") -> UsageReport:
-    return usage_report(GroupedUsage(counts, counts), FIRST, LAST, bucket, "model")
+def by_model(counts: list[wire.UsageCount], bucket: wire.Bucket = "day") -> wire.UsageReport:
+    return usage_report(wire.GroupedUsage(counts, counts), FIRST, LAST, bucket, "model")
 
 
 # Days
@@ -160,12 +149,7 @@ def test_hourly_reports_cover_at_most_31_days() -> None:
 
 
 @table(
-    ("group_by", "value"),
-    [
-        ("metadata.teams", "'metadata.teams'"),
-        ("provider", "'provider'"),
-        (["model"], "a list"),
-    ],
+    ("group_by", "value"), [("metadata.teams", "'metadata.teams'"), ("provider", "'provider'"), (["model"], "a list")]
 )
 def test_an_unknown_group_is_refused_with_the_known_ones(group_by: object, value: str) -> None:
     problem = refusal(check_group, group_by, KNOWN)
@@ -202,7 +186,7 @@ def test_a_rollup_key_is_given_without_prefix() -> None:
         ("month", "2028-02-29", "2028-02-01T00:00:00Z"),
     ],
 )
-def test_a_bucket_starts_with_its_hour_day_monday_or_month(bucket: Bucket, start: str, begins: str) -> None:
+def test_a_bucket_starts_with_its_hour_day_monday_or_month(bucket: wire.Bucket, start: str, begins: str) -> None:
     assert rows(by_model([count(start, "a/one", 1)], bucket)) == [(begins, "a/one", 1)]
 
 
@@ -211,7 +195,7 @@ def test_traces_without_metadata_are_the_total_minus_the_groups() -> None:
     everything += [count("2026-11-22", "", 2, 2)]
     counts = [count("2026-11-21", "search", 4), count("2026-11-22", "ads", 3, 1, 4, 4, 4, 4, 4)]
     counts += [count("2026-11-22", None, 1, 1)]
-    report = usage_report(GroupedUsage(counts, everything), FIRST, LAST, "day", "tenant")
+    report = usage_report(wire.GroupedUsage(counts, everything), FIRST, LAST, "day", "tenant")
     assert rows(report) == [
         ("2026-11-21T00:00:00Z", "search", 4),
         ("2026-11-22T00:00:00Z", "ads", 3),
@@ -219,7 +203,7 @@ def test_traces_without_metadata_are_the_total_minus_the_groups() -> None:
         ("2026-11-22T00:00:00Z", "other", 1),
     ]
     assert report.data[2].errors == 1
-    assert report.data[2].tokens == Tokens(3, 2, 1)
+    assert report.data[2].tokens == wire.Tokens(3, 2, 1)
     assert report.totals.requests == 11
     assert report.totals.errors == 3
 
@@ -244,11 +228,11 @@ COUNTS = st.dictionaries(st.tuples(DAYS, GROUPS), st.tuples(st.integers(1, 99), 
 
 @given(COUNTS, COUNTS, st.sampled_from(["day", "week", "month"]))
 def test_rows_add_up_to_the_totals_for_any_grouping(
-    named: list[UsageCount], unnamed: list[UsageCount], bucket: Bucket
+    named: list[wire.UsageCount], unnamed: list[wire.UsageCount], bucket: wire.Bucket
 ) -> None:
     named = [row for row in named if row.group != ""]
     everything = [msgspec.structs.replace(row, group="a/one") for row in [*named, *unnamed]]
-    report = usage_report(GroupedUsage(named, everything), FIRST, LAST, bucket, "tenant")
+    report = usage_report(wire.GroupedUsage(named, everything), FIRST, LAST, bucket, "tenant")
     assert report.totals == by_model(everything, bucket).totals
     for field in ("requests", "errors"):
         assert sum(getattr(row, field) for row in report.data) == getattr(report.totals, field)
@@ -269,17 +253,21 @@ def test_rows_add_up_to_the_totals_for_any_grouping(
 
 
 def test_the_cache_report_has_hits_misses_and_savings() -> None:
-    counts = [CacheCount("miss", 6, 0), CacheCount("60", 1, 250_000_000), CacheCount("older", 1, 500_000_000)]
+    counts = [
+        wire.CacheCount("miss", 6, 0),
+        wire.CacheCount("60", 1, 250_000_000),
+        wire.CacheCount("older", 1, 500_000_000),
+    ]
     report = cache_report(counts, FIRST, LAST)
     assert (report.hits, report.misses, report.hit_rate, report.saved_usd) == (2, 6, 0.25, 0.75)
     assert (report.start_date, report.end_date) == (FIRST, LAST)
 
 
 def test_each_hit_is_in_one_bucket_of_age_and_the_youngest_are_first() -> None:
-    counts = [CacheCount(str(age), n, 0) for n, age in enumerate(reversed(AGES_S), 1)]
-    report = cache_report([*counts, CacheCount("older", 9, 0), CacheCount("miss", 50, 0)], FIRST, LAST)
+    counts = [wire.CacheCount(str(age), n, 0) for n, age in enumerate(reversed(AGES_S), 1)]
+    report = cache_report([*counts, wire.CacheCount("older", 9, 0), wire.CacheCount("miss", 50, 0)], FIRST, LAST)
     expected = {60.0: 6, 300.0: 5, 900.0: 4, 3_600.0: 3, 21_600.0: 2, 86_400.0: 1, None: 9}
-    assert report.ttl_distribution == [TtlBucket(age_s, hits) for age_s, hits in expected.items()]
+    assert report.ttl_distribution == [wire.TtlBucket(age_s, hits) for age_s, hits in expected.items()]
     assert sum(bucket.hits for bucket in report.ttl_distribution) == report.hits == 30
 
 
@@ -288,13 +276,13 @@ def test_each_hit_is_in_one_bucket_of_age_and_the_youngest_are_first() -> None:
 
 def test_the_fallback_report_has_rate_reasons_and_success_by_model() -> None:
     counts = [
-        FallbackCount("model", "a/one", 4, 3),
-        FallbackCount("model", "b/two", 9, 0),
-        FallbackCount("model", "a/also", 4, 4),
-        FallbackCount("passed", "a/one", 7, 7),
-        FallbackCount("reason", "timeout", 2, 2),
-        FallbackCount("reason", "upstream_5xx", 1, 1),
-        FallbackCount("request", "", 12, 3),
+        wire.FallbackCount("model", "a/one", 4, 3),
+        wire.FallbackCount("model", "b/two", 9, 0),
+        wire.FallbackCount("model", "a/also", 4, 4),
+        wire.FallbackCount("passed", "a/one", 7, 7),
+        wire.FallbackCount("reason", "timeout", 2, 2),
+        wire.FallbackCount("reason", "upstream_5xx", 1, 1),
+        wire.FallbackCount("request", "", 12, 3),
     ]
     report = fallback_report(counts, FIRST, LAST)
     assert (report.start_date, report.end_date) == (FIRST, LAST)
@@ -302,16 +290,16 @@ def test_the_fallback_report_has_rate_reasons_and_success_by_model() -> None:
     assert report.reasons == {"timeout": 2, "upstream_5xx": 1}
     assert report.passed_by == {"a/one": 7}
     assert report.candidates == [
-        FallbackCandidate(model="b/two", attempts=9, success_rate=0.0),
-        FallbackCandidate(model="a/also", attempts=4, success_rate=1.0),
-        FallbackCandidate(model="a/one", attempts=4, success_rate=0.75),
+        wire.FallbackCandidate(model="b/two", attempts=9, success_rate=0.0),
+        wire.FallbackCandidate(model="a/also", attempts=4, success_rate=1.0),
+        wire.FallbackCandidate(model="a/one", attempts=4, success_rate=0.75),
     ]
 
 
 def test_without_model_calls_there_is_no_rate() -> None:
     report = fallback_report([], FIRST, LAST)
     assert (report.triggered, report.rate, report.reasons, report.candidates) == (0, None, {}, [])
-    assert fallback_report([FallbackCount("request", "", 5, 0)], FIRST, LAST).rate == 0.0
+    assert fallback_report([wire.FallbackCount("request", "", 5, 0)], FIRST, LAST).rate == 0.0
 
 
 # Latency
@@ -321,10 +309,10 @@ def test_the_latency_report_has_quantiles_with_the_most_requests_first() -> None
     slow = {bucket_of(10.0): 90, bucket_of(500.0): 8, bucket_of(9_000.0): 2}
     some = {bucket_of(70.0): 3}
     counts = [
-        LatencyCount("b/two", "balanced", some),
-        LatencyCount("a/one", "quality-first", some),
-        LatencyCount("a/one", "balanced", some),
-        LatencyCount("c/slow", "balanced", slow),
+        wire.LatencyCount("b/two", "balanced", some),
+        wire.LatencyCount("a/one", "quality-first", some),
+        wire.LatencyCount("a/one", "balanced", some),
+        wire.LatencyCount("c/slow", "balanced", slow),
     ]
     report = latency_report(counts, FIRST, LAST)
     assert (report.start_date, report.end_date) == (FIRST, LAST)

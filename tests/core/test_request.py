@@ -17,23 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from routewright import wire
 from routewright._core.request.read import as_request, check_request, decode_request, needs_of
 from routewright._core.request.rules import MAX_PROBLEMS, _check_fields, check_ids
 from routewright.errors import InvalidJson, Problem, ValidationFailed
-from routewright.wire import (
-    Budget,
-    CacheOpts,
-    FunctionCall,
-    ImagePart,
-    ImageUrl,
-    Message,
-    NamedToolChoice,
-    Need,
-    Params,
-    RouteRequest,
-    Tool,
-    ToolCall,
-)
 from routewright.wire.conversion import rebuild
 from routewright.wire.problems import nearest
 from tests.tables import table
@@ -106,15 +93,15 @@ def refusals(**fields: Any) -> list[str]:
     [
         "Hello",
         [HELLO],
-        (Message("user", "Hello"),),
+        (wire.Message("user", "Hello"),),
         {"messages": [HELLO]},
-        {"messages": [Message("user", "Hello")]},
+        {"messages": [wire.Message("user", "Hello")]},
         UserDict(messages=[OrderedDict(HELLO)]),
-        RouteRequest([Message("user", "Hello")]),
+        wire.RouteRequest([wire.Message("user", "Hello")]),
     ],
 )
 def test_each_shape_becomes_the_same_request(value: Any) -> None:
-    assert as_request(value, {}) == RouteRequest([Message("user", "Hello")], goal="cost", strategy="balanced")
+    assert as_request(value, {}) == wire.RouteRequest([wire.Message("user", "Hello")], goal="cost", strategy="balanced")
 
 
 def test_a_full_body_and_a_full_dict_are_the_same_request() -> None:
@@ -333,7 +320,7 @@ def test_an_unknown_name_gets_the_nearest_known_one(name: str, hint: str) -> Non
     assert problems("Hello", **{name: 1}) == [(name, "is not an argument", mine)]
 
 
-@table("value", [None, 5, b"Hello", Message("user", "Hello"), {1, 2}])
+@table("value", [None, 5, b"Hello", wire.Message("user", "Hello"), {1, 2}])
 def test_an_invalid_request_is_refused_with_a_hint(value: Any) -> None:
     [(path, problem, hint)] = problems(value)
     assert (path, hint) == ("", "pass a string, a list of messages, a dict or a RouteRequest")
@@ -350,7 +337,7 @@ def test_no_error_contains_text_or_image_of_a_message() -> None:
         {"messages": "my secret"},
         {"messages": [{"role": "user", "content": {"my secret": 1}}]},
         {"messages": [{"role": "user", "content": [{"type": "text", "text": ["my secret"]}]}]},
-        [Message("user", "my secret\ud800")],
+        [wire.Message("user", "my secret\ud800")],
         [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:text/html;base64,my secret"}}]}],
         [{"role": "user", "content": [{"type": "image_url", "image_url": "data:image/png;base64,my secret"}]}],
     ):
@@ -382,13 +369,17 @@ def test_a_body_that_is_not_json_is_invalid_json() -> None:
 @table(
     ("request_", "path", "problem"),
     [
-        (RouteRequest([]), "messages", "must hold at least one message"),
-        (RouteRequest(wrong("Hello")), "messages", "must be a list, got a string"),
-        (RouteRequest([Message("user", wrong(5))]), "messages[0].content", "must be a string or a list, got a number"),
-        (RouteRequest([Message("user", wrong(object()))]), "messages[0].content", "object is not JSON"),
+        (wire.RouteRequest([]), "messages", "must hold at least one message"),
+        (wire.RouteRequest(wrong("Hello")), "messages", "must be a list, got a string"),
+        (
+            wire.RouteRequest([wire.Message("user", wrong(5))]),
+            "messages[0].content",
+            "must be a string or a list, got a number",
+        ),
+        (wire.RouteRequest([wire.Message("user", wrong(object()))]), "messages[0].content", "object is not JSON"),
     ],
 )
-def test_a_struct_of_wrong_types_is_refused(request_: RouteRequest, path: str, problem: str) -> None:
+def test_a_struct_of_wrong_types_is_refused(request_: wire.RouteRequest, path: str, problem: str) -> None:
     with pytest.raises(ValidationFailed) as caught:
         check_request(request_)
     assert [(p.path, p.problem) for p in caught.value.problems] == [(path, problem)]
@@ -397,14 +388,14 @@ def test_a_struct_of_wrong_types_is_refused(request_: RouteRequest, path: str, p
 @table(
     ("overrides", "path", "problem"),
     [
-        ({"budget": Budget(math.nan)}, "budget.max_cost_usd", "must be a number from 0 to 1000000000, got nan"),
-        ({"budget": Budget(wrong("1"))}, "budget.max_cost_usd", "must be a number, got '1'"),
+        ({"budget": wire.Budget(math.nan)}, "budget.max_cost_usd", "must be a number from 0 to 1000000000, got nan"),
+        ({"budget": wire.Budget(wrong("1"))}, "budget.max_cost_usd", "must be a number, got '1'"),
         (
-            {"budget": Budget(max_tokens=10**400)},
+            {"budget": wire.Budget(max_tokens=10**400)},
             "budget.max_tokens",
             "must be a whole number of at least 1, got a huge number",
         ),
-        ({"budget": Params(seed=1)}, "budget.seed", "is not a field"),
+        ({"budget": wire.Params(seed=1)}, "budget.seed", "is not a field"),
         ({"metadata": {"a": [math.nan]}}, "metadata.a[0]", "nan is not JSON"),
         ({"metadata": {1: 2}}, "metadata", "has a key that is not a string but int"),
         ({"metadata": {"at": datetime.date(2026, 1, 1)}}, "metadata.at", "date is not JSON"),
@@ -418,7 +409,7 @@ def test_an_argument_of_a_wrong_type_is_refused(overrides: dict[str, Any], path:
 
 def test_numpy_numbers_become_plain() -> None:
     made = as_request("Hello", {"budget": {"maxCostUsd": np.float64(0.5), "maxTokens": np.int64(900)}})
-    assert made.budget == Budget(0.5, 900)
+    assert made.budget == wire.Budget(0.5, 900)
     assert type(made.budget.max_cost_usd) is float
     made = as_request("Hello", {"metadata": {"n": np.int64(5), "x": np.float32(0.5)}, "timeout_ms": np.int64(9)})
     assert made.metadata == {"n": 5, "x": 0.5}
@@ -483,19 +474,19 @@ def picture(url: str) -> dict[str, Any]:
 @table(
     ("fields", "needs"),
     [
-        ({}, Need.NONE),
-        ({"messages": FULL["messages"]}, Need.IMAGE | Need.IMAGE_URL),
-        ({"messages": [picture("data:image/png;base64,AAAA")]}, Need.IMAGE),
-        ({"tools": [TOOL]}, Need.TOOLS),
-        ({"tools": [TOOL], "tool_choice": "required"}, Need.TOOLS | Need.TOOL_CHOICE),
-        ({"params": {"temperature": 1, "top_p": 1.0, "stop": []}}, Need.NONE),
-        ({"params": {"temperature": 0}}, Need.TEMPERATURE),
-        ({"params": {"stop": "END"}}, Need.STOP),
-        ({"params": {"response_format": {"type": "json_object"}}}, Need.JSON | Need.JSON_OBJECT),
-        ({"params": {"response_format": SCHEMA}}, Need.JSON | Need.JSON_SCHEMA),
-        ({"tools": [TOOL], "params": {"stop": "END"}}, Need.TOOLS | Need.STOP | Need.TOOLS_STOP),
-        ({"tools": [TOOL], "params": {"seed": 0}}, Need.TOOLS | Need.SEED | Need.TOOLS_STOP),
-        (FULL, Need.TOOLS_STOP | (2 * Need.JSON_SCHEMA - 1) & ~Need.TOP_P & ~Need.JSON_OBJECT),
+        ({}, wire.Need.NONE),
+        ({"messages": FULL["messages"]}, wire.Need.IMAGE | wire.Need.IMAGE_URL),
+        ({"messages": [picture("data:image/png;base64,AAAA")]}, wire.Need.IMAGE),
+        ({"tools": [TOOL]}, wire.Need.TOOLS),
+        ({"tools": [TOOL], "tool_choice": "required"}, wire.Need.TOOLS | wire.Need.TOOL_CHOICE),
+        ({"params": {"temperature": 1, "top_p": 1.0, "stop": []}}, wire.Need.NONE),
+        ({"params": {"temperature": 0}}, wire.Need.TEMPERATURE),
+        ({"params": {"stop": "END"}}, wire.Need.STOP),
+        ({"params": {"response_format": {"type": "json_object"}}}, wire.Need.JSON | wire.Need.JSON_OBJECT),
+        ({"params": {"response_format": SCHEMA}}, wire.Need.JSON | wire.Need.JSON_SCHEMA),
+        ({"tools": [TOOL], "params": {"stop": "END"}}, wire.Need.TOOLS | wire.Need.STOP | wire.Need.TOOLS_STOP),
+        ({"tools": [TOOL], "params": {"seed": 0}}, wire.Need.TOOLS | wire.Need.SEED | wire.Need.TOOLS_STOP),
+        (FULL, wire.Need.TOOLS_STOP | (2 * wire.Need.JSON_SCHEMA - 1) & ~wire.Need.TOP_P & ~wire.Need.JSON_OBJECT),
     ],
 )
 def test_needs_follow_from_the_request(fields: dict[str, Any], needs: int) -> None:
@@ -532,18 +523,30 @@ SCALARS = (
 JSON = st.recursive(SCALARS, lambda v: st.lists(v, max_size=3) | st.dictionaries(st.sampled_from(NAMES), v, max_size=3))
 STRUCTS = st.sampled_from(
     [
-        Budget(True),
-        Message("user", "x"),
-        Message("tool", [ImagePart(ImageUrl(wrong(5)))]),
-        Message("assistant", None, [ToolCall("x", FunctionCall(wrong(None), wrong({})))]),
-        Tool(function=wrong(5)),
-        NamedToolChoice(wrong("f")),
-        Params(stop=wrong(5)),
-        CacheOpts(mode=wrong([])),
+        wire.Budget(True),
+        wire.Message("user", "x"),
+        wire.Message("tool", [wire.ImagePart(wire.ImageUrl(wrong(5)))]),
+        wire.Message("assistant", None, [wire.ToolCall("x", wire.FunctionCall(wrong(None), wrong({})))]),
+        wire.Tool(function=wrong(5)),
+        wire.NamedToolChoice(wrong("f")),
+        wire.Params(stop=wrong(5)),
+        wire.CacheOpts(mode=wrong([])),
     ]
 )
 STRANGE = st.sampled_from(
-    [{Budget(): 1}, b"x", object(), 10**5_000, "\udc00", math.nan, (1,), {1: 2}, {"\ud800": 1}, {5}, decimal.Decimal(1)]
+    [
+        {wire.Budget(): 1},
+        b"x",
+        object(),
+        10**5_000,
+        "\udc00",
+        math.nan,
+        (1,),
+        {1: 2},
+        {"\ud800": 1},
+        {5},
+        decimal.Decimal(1),
+    ]
 )
 
 
@@ -569,7 +572,7 @@ def bent(draw: st.DrawFn) -> Any:
     return request
 
 
-def outcome(value: Any, **overrides: Any) -> RouteRequest | None:
+def outcome(value: Any, **overrides: Any) -> wire.RouteRequest | None:
     try:
         return as_request(value, overrides)
     except ValidationFailed as error:
@@ -579,7 +582,7 @@ def outcome(value: Any, **overrides: Any) -> RouteRequest | None:
     return None
 
 
-def decoded(body: bytes) -> RouteRequest | None:
+def decoded(body: bytes) -> wire.RouteRequest | None:
     try:
         return decode_request(body)
     except ValidationFailed as error:
@@ -601,7 +604,7 @@ ARGUMENTS = st.dictionaries(
 @given(ARGUMENTS)
 def test_any_arguments_are_a_request_or_a_validation_error(fields: dict[str, Any]) -> None:
     outcome({"messages": [HELLO], **fields})
-    outcome(RouteRequest(**{"messages": [Message("user", "x")], **fields}))
+    outcome(wire.RouteRequest(**{"messages": [wire.Message("user", "x")], **fields}))
     fields.pop("messages", None)
     outcome("Hello", **fields)
 
@@ -626,24 +629,28 @@ def test_a_body_and_a_dict_are_checked_the_same(value: Any) -> None:
     assert decoded(body) == outcome(json.loads(body))
 
 
-ADD = ToolCall("call_1", FunctionCall("add", "{}"))
-CHAT = [Message("user", "2+1?"), Message("assistant", None, [ADD]), Message("tool", "3", tool_call_id="call_1")]
+ADD = wire.ToolCall("call_1", wire.FunctionCall("add", "{}"))
+CHAT = [
+    wire.Message("user", "2+1?"),
+    wire.Message("assistant", None, [ADD]),
+    wire.Message("tool", "3", tool_call_id="call_1"),
+]
 
 
 @table(
     "message",
     [
-        Message("robot", "Hi"),  # type: ignore[arg-type]
-        Message("user", "\ud800"),
-        Message("assistant", None, [ADD, "x"]),  # type: ignore[list-item]
-        Message("assistant", None, [msgspec.structs.replace(ADD, type="tool")]),
-        Message("assistant", None, [ToolCall("a", FunctionCall("add", 3))]),  # type: ignore[arg-type]
+        wire.Message("robot", "Hi"),  # type: ignore[arg-type]
+        wire.Message("user", "\ud800"),
+        wire.Message("assistant", None, [ADD, "x"]),  # type: ignore[list-item]
+        wire.Message("assistant", None, [msgspec.structs.replace(ADD, type="tool")]),
+        wire.Message("assistant", None, [wire.ToolCall("a", wire.FunctionCall("add", 3))]),  # type: ignore[arg-type]
     ],
 )
-def test_a_misfit_in_a_chat_of_structs_gets_the_error_of_a_full_check(message: Message) -> None:
-    request = RouteRequest([*CHAT, message])
+def test_a_misfit_in_a_chat_of_structs_gets_the_error_of_a_full_check(message: wire.Message) -> None:
+    request = wire.RouteRequest([*CHAT, message])
     with pytest.raises(ValidationFailed) as full:
-        rebuild(request, RouteRequest, "")
+        rebuild(request, wire.RouteRequest, "")
     with pytest.raises(ValidationFailed) as checked:
         check_request(request)
     assert str(checked.value) == str(full.value)
@@ -651,6 +658,6 @@ def test_a_misfit_in_a_chat_of_structs_gets_the_error_of_a_full_check(message: M
 
 def test_a_chat_of_structs_keeps_the_calls_that_it_was_checked_with() -> None:
     calls = [ADD]
-    request = check_request(RouteRequest([CHAT[0], Message("assistant", None, calls), CHAT[2]]))
+    request = check_request(wire.RouteRequest([CHAT[0], wire.Message("assistant", None, calls), CHAT[2]]))
     calls.clear()
     assert request.messages == CHAT

@@ -17,6 +17,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from routewright import wire
 from routewright._core.analytics import rollup
 from routewright._core.analytics.rollup import (
     AGES_S,
@@ -30,28 +31,6 @@ from routewright._core.analytics.rollup import (
     sum_buckets,
     unpack_buckets,
 )
-from routewright.wire import (
-    CacheCount,
-    CacheCounts,
-    CacheSpan,
-    Candidate,
-    DecisionSpan,
-    Environment,
-    FallbackCount,
-    FallbackCounts,
-    FallbackSpan,
-    GuardrailSpan,
-    LatencyCount,
-    LatencyCounts,
-    ModelSpan,
-    ShadowDecision,
-    Span,
-    Tokens,
-    Trace,
-    TraceStatus,
-    UsageCount,
-    UsageCounts,
-)
 from tests.tables import table
 
 from .trace_fields import USUAL
@@ -62,33 +41,33 @@ Values = NDArray[np.float64]
 ALL: Window = {"first": "2026-11-01", "last": "2026-11-30"}
 
 
-def trace_of(**fields: Any) -> Trace:
-    return Trace(**(USUAL | fields))
+def trace_of(**fields: Any) -> wire.Trace:
+    return wire.Trace(**(USUAL | fields))
 
 
-def model_span(model: str = "a/one", status: Any = "ok") -> ModelSpan:
+def model_span(model: str = "a/one", status: Any = "ok") -> wire.ModelSpan:
     usual: dict[str, Any] = {"id": 1, "name": model, "start_ms": 0.0, "provider": "a", "attempt": 1, "latency_ms": 1.0}
-    return ModelSpan(**usual, model=model, status=status)
+    return wire.ModelSpan(**usual, model=model, status=status)
 
 
-def fallback_span(reason: str, used: bool = True, fault: str | None = None) -> FallbackSpan:
+def fallback_span(reason: str, used: bool = True, fault: str | None = None) -> wire.FallbackSpan:
     facts: dict[str, Any] = {"id": 2, "name": "f", "start_ms": 0.0, "from_model": "a/one", "to_model": "b/two"}
-    return FallbackSpan(**facts, used=used, reason=reason, fault=fault)
+    return wire.FallbackSpan(**facts, used=used, reason=reason, fault=fault)
 
 
-def decision_span(passed_by: str | None = None, shadow: str | UnsetType | None = UNSET) -> DecisionSpan:
+def decision_span(passed_by: str | None = None, shadow: str | UnsetType | None = UNSET) -> wire.DecisionSpan:
     """``shadow``: the model that the shadow chose, None if it found none."""
-    best = Candidate("a/one", 0.5, 0.5, 0.01, 1.0, 0.9, (0.5, 0.5, 0.5, 0.5))
+    best = wire.Candidate("a/one", 0.5, 0.5, 0.01, 1.0, 0.9, (0.5, 0.5, 0.5, 0.5))
     facts: dict[str, Any] = {"id": 4, "name": "decision", "start_ms": 0.0, "candidates": [best], "rejected": {}}
-    other = UNSET if shadow is UNSET else ShadowDecision(policy="draft", model=shadow)
-    return DecisionSpan(**facts, digest="d", passed_by=passed_by, shadow=other)
+    other = UNSET if shadow is UNSET else wire.ShadowDecision(policy="draft", model=shadow)
+    return wire.DecisionSpan(**facts, digest="d", passed_by=passed_by, shadow=other)
 
 
-def cache_span(hit: bool, age_s: float | None = None, saved_usd: float | None = None) -> CacheSpan:
-    return CacheSpan(id=3, name="cache", start_ms=0.0, hit=hit, age_s=age_s, saved_usd=saved_usd)
+def cache_span(hit: bool, age_s: float | None = None, saved_usd: float | None = None) -> wire.CacheSpan:
+    return wire.CacheSpan(id=3, name="cache", start_ms=0.0, hit=hit, age_s=age_s, saved_usd=saved_usd)
 
 
-def rollups_of(traces: Sequence[Trace], keys: Sequence[str] = KEYS) -> Rollups:
+def rollups_of(traces: Sequence[wire.Trace], keys: Sequence[str] = KEYS) -> Rollups:
     made = Rollups()
     for trace in traces:
         made.add(trace, keys)
@@ -104,22 +83,22 @@ def state(made: Rollups) -> tuple[object, ...]:
 MODELS = st.sampled_from(["a/one", "a/two", "b/one"])
 DOLLARS = st.integers(0, 10**12).map(lambda nanos: nanos / 10**9)
 AGES = st.none() | st.sampled_from([0.0, 59.9, 60.0, 60.1, 86_400.0, 86_400.5]) | st.floats(0, 2e5)
-SPANS: st.SearchStrategy[Span] = st.one_of(
+SPANS: st.SearchStrategy[wire.Span] = st.one_of(
     st.builds(model_span, MODELS, st.sampled_from(["ok", "error", "cancelled"])),
     st.builds(fallback_span, st.sampled_from(["timeout", "budget"]), st.booleans(), st.sampled_from([None, "auth"])),
     st.builds(cache_span, st.booleans(), AGES, st.none() | DOLLARS),
     st.builds(decision_span, st.none() | MODELS, st.just(UNSET) | st.none() | MODELS),
-    st.just(GuardrailSpan(id=5, name="pii", start_ms=0.0, rule="email", stage="input", action="redact")),
+    st.just(wire.GuardrailSpan(id=5, name="pii", start_ms=0.0, rule="email", stage="input", action="redact")),
 )
 VALUES = st.sampled_from(["search", "ads", "", "1", 1, 1.0, 2.5, True, False, None, [], ["search"], {"a": 1}])
 METADATA = st.dictionaries(st.sampled_from(["tenant", "workflow", *KEYS, "other"]), VALUES)
 MOMENTS = st.builds("2026-11-{:02}T{:02}:30:00.000Z".format, st.integers(19, 23), st.integers(0, 23))
 TRACES = st.builds(
     trace_of,
-    status=st.sampled_from(get_args(TraceStatus)),
+    status=st.sampled_from(get_args(wire.TraceStatus)),
     created_at=MOMENTS,
     duration_ms=st.floats(0, 1e7) | st.sampled_from([0.0, 0.001, 100.0]),
-    environment=st.sampled_from(get_args(Environment)),
+    environment=st.sampled_from(get_args(wire.Environment)),
     strategy=st.sampled_from(["balanced", "quality-first"]),
     selected_model=st.none() | MODELS,
     policy_id=st.none() | st.just("pol_1"),
@@ -128,7 +107,7 @@ TRACES = st.builds(
     cache_hit=st.booleans(),
     cost_usd=DOLLARS,
     charged_usd=DOLLARS,
-    tokens=st.builds(Tokens, st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)),
+    tokens=st.builds(wire.Tokens, st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)),
     metadata=METADATA,
     spans=st.lists(SPANS, max_size=4),
 )
@@ -141,30 +120,30 @@ CROWDED = st.builds(
 """Of one hour."""
 DAYS = st.integers(18, 24).map("2026-11-{:02}".format)
 WINDOWS = st.tuples(DAYS, DAYS).map(lambda days: {"first": min(days), "last": max(days)})
-ENVIRONMENTS = st.none() | st.sampled_from(get_args(Environment))
+ENVIRONMENTS = st.none() | st.sampled_from(get_args(wire.Environment))
 
 
 # Counted anew
 
 
-def among(traces: Sequence[Trace], window: Window, environment: str | None) -> list[Trace]:
+def among(traces: Sequence[wire.Trace], window: Window, environment: str | None) -> list[wire.Trace]:
     inside = [trace for trace in traces if window["first"] <= trace.created_at[:10] <= window["last"]]
     return [trace for trace in inside if environment is None or trace.environment == environment]
 
 
-def whose(trace: Trace) -> str:
+def whose(trace: wire.Trace) -> str:
     """The model that served, else the last that was tried; empty where none was."""
-    tried = [span.model for span in trace.spans if isinstance(span, ModelSpan)]
+    tried = [span.model for span in trace.spans if isinstance(span, wire.ModelSpan)]
     return trace.selected_model or (tried[-1] if tried else "")
 
 
-def group_of(trace: Trace, group_by: str) -> str | None:
+def group_of(trace: wire.Trace, group_by: str) -> str | None:
     if group_by == "model":
         return whose(trace)
     if group_by == "policy_version":
         return (trace.policy_id and trace.policy_version) or None
     if group_by == "shadow":
-        decision = next(iter(spans_of([trace], DecisionSpan)), None)
+        decision = next(iter(spans_of([trace], wire.DecisionSpan)), None)
         if decision is None or not decision.shadow:
             return None
         return "same" if decision.shadow.model == "a/one" else f"a/one -> {decision.shadow.model or 'none'}"
@@ -174,7 +153,7 @@ def group_of(trace: Trace, group_by: str) -> str | None:
     return f"{value:g}" if isinstance(value, (int, float)) else value if isinstance(value, str) and value else None
 
 
-def usage_of(traces: Sequence[Trace]) -> tuple[int, ...]:
+def usage_of(traces: Sequence[wire.Trace]) -> tuple[int, ...]:
     return (
         len(traces),
         sum(trace.status in ("failed", "budget_exceeded") for trace in traces),
@@ -186,8 +165,8 @@ def usage_of(traces: Sequence[Trace]) -> tuple[int, ...]:
     )
 
 
-def grouped(traces: Sequence[Trace], key: Callable[[Trace], Any]) -> dict[Any, list[Trace]]:
-    found: dict[Any, list[Trace]] = {}
+def grouped(traces: Sequence[wire.Trace], key: Callable[[wire.Trace], Any]) -> dict[Any, list[wire.Trace]]:
+    found: dict[Any, list[wire.Trace]] = {}
     for trace in traces:
         found.setdefault(key(trace), []).append(trace)
     return found
@@ -202,14 +181,14 @@ def grouped(traces: Sequence[Trace], key: Callable[[Trace], Any]) -> dict[Any, l
     st.integers(0, 5),
 )
 def test_usage_equals_a_recount_of_the_traces(
-    traces: list[Trace],
+    traces: list[wire.Trace],
     window: Window,
-    environment: Environment | None,
+    environment: wire.Environment | None,
     group_by: str,
     hourly: bool,
     most: int,
 ) -> None:
-    query = UsageCounts(**window, environment=environment, group_by=group_by, hourly=hourly, groups=most)
+    query = wire.UsageCounts(**window, environment=environment, group_by=group_by, hourly=hourly, groups=most)
     known = [trace for trace in among(traces, window, environment) if group_of(trace, group_by) is not None]
     if group_by in ("metadata.other", "provider"):
         known = []
@@ -226,68 +205,68 @@ def test_usage_equals_a_recount_of_the_traces(
     used = rollups_of(traces).usage_counts(query)
     found = used.groups
     days = grouped(among(traces, window, environment), lambda trace: trace.created_at[:start])
-    assert used.all == [UsageCount(day, None, *usage_of(days[day])) for day in sorted(days)]
+    assert used.all == [wire.UsageCount(day, None, *usage_of(days[day])) for day in sorted(days)]
     assert {(row.start, row.group): row for row in found} == {
-        key: UsageCount(*key, *usage_of(counted)) for key, counted in rows.items()
+        key: wire.UsageCount(*key, *usage_of(counted)) for key, counted in rows.items()
     }
     assert found == sorted(found, key=lambda row: (row.start, row.group is None, row.group or ""))
 
 
-def spans_of(traces: Sequence[Trace], kind: type) -> list[Any]:
+def spans_of(traces: Sequence[wire.Trace], kind: type) -> list[Any]:
     return [span for trace in traces for span in trace.spans if isinstance(span, kind)]
 
 
 @given(MANY, WINDOWS, ENVIRONMENTS)
 def test_cache_counts_equal_a_recount_of_the_spans(
-    traces: list[Trace], window: Window, environment: Environment | None
+    traces: list[wire.Trace], window: Window, environment: wire.Environment | None
 ) -> None:
     looked_up: Counter[str] = Counter()
     saved: Counter[str] = Counter()
-    for span in spans_of(among(traces, window, environment), CacheSpan):
+    for span in spans_of(among(traces, window, environment), wire.CacheSpan):
         fitting = [age for age in AGES_S if (span.age_s or 0) <= age]
         age = "miss" if not span.hit else str(min(fitting)) if fitting else "older"
         looked_up[age] += 1
         saved[age] += round((span.saved_usd or 0) * 1e9)
-    found = rollups_of(traces).cache_counts(CacheCounts(**window, environment=environment))
-    assert found == [CacheCount(age, looked_up[age], saved[age]) for age in sorted(looked_up)]
+    found = rollups_of(traces).cache_counts(wire.CacheCounts(**window, environment=environment))
+    assert found == [wire.CacheCount(age, looked_up[age], saved[age]) for age in sorted(looked_up)]
 
 
 @given(MANY, WINDOWS, ENVIRONMENTS)
 def test_fallback_counts_equal_a_recount_of_the_spans(
-    traces: list[Trace], window: Window, environment: Environment | None
+    traces: list[wire.Trace], window: Window, environment: wire.Environment | None
 ) -> None:
     inside = among(traces, window, environment)
-    called = [trace for trace in inside if any(isinstance(span, ModelSpan) for span in trace.spans)]
+    called = [trace for trace in inside if any(isinstance(span, wire.ModelSpan) for span in trace.spans)]
     fell_back = [trace for trace in called if trace.fallback_used]
-    faults = (next((s.fault or s.reason for s in spans_of([trace], FallbackSpan)), "") for trace in fell_back)
+    faults = (next((s.fault or s.reason for s in spans_of([trace], wire.FallbackSpan)), "") for trace in fell_back)
     reasons = Counter(faults)
-    decisions = [next(iter(spans_of([trace], DecisionSpan)), None) for trace in inside]
+    decisions = [next(iter(spans_of([trace], wire.DecisionSpan)), None) for trace in inside]
     passed = Counter(span.passed_by for span in decisions if span is not None and span.passed_by is not None)
-    ended = [span for span in spans_of(inside, ModelSpan) if span.status != "cancelled"]
+    ended = [span for span in spans_of(inside, wire.ModelSpan) if span.status != "cancelled"]
     models = Counter(span.model for span in ended)
     succeeded = Counter(span.model for span in ended if span.status == "ok")
-    expected = [FallbackCount("model", model, models[model], succeeded[model]) for model in sorted(models)]
-    expected += [FallbackCount("passed", model, passed[model], passed[model]) for model in sorted(passed)]
-    expected += [FallbackCount("reason", reason, reasons[reason], reasons[reason]) for reason in sorted(reasons)]
-    expected += [FallbackCount("request", "", len(called), len(fell_back))] if called else []
-    assert rollups_of(traces).fallback_counts(FallbackCounts(**window, environment=environment)) == expected
+    expected = [wire.FallbackCount("model", model, models[model], succeeded[model]) for model in sorted(models)]
+    expected += [wire.FallbackCount("passed", model, passed[model], passed[model]) for model in sorted(passed)]
+    expected += [wire.FallbackCount("reason", reason, reasons[reason], reasons[reason]) for reason in sorted(reasons)]
+    expected += [wire.FallbackCount("request", "", len(called), len(fell_back))] if called else []
+    assert rollups_of(traces).fallback_counts(wire.FallbackCounts(**window, environment=environment)) == expected
 
 
 @given(MANY, WINDOWS, ENVIRONMENTS)
 def test_latency_counts_are_those_of_completed_traces_that_a_model_served(
-    traces: list[Trace], window: Window, environment: Environment | None
+    traces: list[wire.Trace], window: Window, environment: wire.Environment | None
 ) -> None:
     inside = among(traces, window, environment)
     served = [t for t in inside if t.status == "completed" and t.selected_model is not None and not t.cache_hit]
     rows = grouped(served, lambda trace: (trace.selected_model, trace.strategy))
-    found = rollups_of(traces).latency_counts(LatencyCounts(**window, environment=environment))
+    found = rollups_of(traces).latency_counts(wire.LatencyCounts(**window, environment=environment))
     buckets = {names: Counter(bucket_of(trace.duration_ms) for trace in rows[names]) for names in rows}
-    assert found == [LatencyCount(names[0], names[1], dict(buckets[names])) for names in sorted(rows)]
+    assert found == [wire.LatencyCount(names[0], names[1], dict(buckets[names])) for names in sorted(rows)]
     assert [list(row.buckets) for row in found] == [sorted(row.buckets) for row in found]
 
 
 @given(MANY)
-def test_rollup_keys_lists_the_counted_metadata(traces: list[Trace]) -> None:
+def test_rollup_keys_lists_the_counted_metadata(traces: list[wire.Trace]) -> None:
     used = {key for trace in traces for key in KEYS if group_of(trace, f"metadata.{key}") is not None}
     assert rollups_of(traces).rollup_keys() == sorted(used)
     assert rollups_of(traces, ()).rollup_keys() == []
@@ -297,7 +276,7 @@ def test_rollup_keys_lists_the_counted_metadata(traces: list[Trace]) -> None:
 
 
 @given(MANY, MANY, st.randoms())
-def test_removed_traces_leave_no_mark(stay: list[Trace], go: list[Trace], chance: random.Random) -> None:
+def test_removed_traces_leave_no_mark(stay: list[wire.Trace], go: list[wire.Trace], chance: random.Random) -> None:
     signed = [(trace, 1) for trace in stay] + [(trace, sign) for trace in go for sign in (1, -1)]
     chance.shuffle(signed)
     made = Rollups()
@@ -310,7 +289,7 @@ def test_removed_traces_leave_no_mark(stay: list[Trace], go: list[Trace], chance
 
 @given(st.lists(st.tuples(TRACES | CROWDED, st.sampled_from([(), ("team",), KEYS])), max_size=8), st.randoms())
 def test_traces_counted_together_count_like_each_alone(
-    traces: list[tuple[Trace, tuple[str, ...]]], chance: random.Random
+    traces: list[tuple[wire.Trace, tuple[str, ...]]], chance: random.Random
 ) -> None:
     often = chance.choices(traces, k=3 * len(traces)) if traces else []
     many = [
@@ -403,7 +382,9 @@ def test_many_packed_sets_are_summed_in_order(parts: list[dict[int, int]]) -> No
 
 
 @given(MANY, MANY)
-def test_a_database_that_merges_the_changes_of_batches_has_what_memory_has(stay: list[Trace], go: list[Trace]) -> None:
+def test_a_database_that_merges_the_changes_of_batches_has_what_memory_has(
+    stay: list[wire.Trace], go: list[wire.Trace]
+) -> None:
     both, out = rollups_of([*stay, *go]), Rollups()
     for trace in go:
         out.add(trace, KEYS, -1)
@@ -424,7 +405,7 @@ def test_packed_buckets_are_little_endian_pairs_on_every_machine() -> None:
 
 
 @given(MANY, st.integers(0, 12))
-def test_the_newest_hours_are_kept_up_to_the_row_limit(traces: list[Trace], rows: int) -> None:
+def test_the_newest_hours_are_kept_up_to_the_row_limit(traces: list[wire.Trace], rows: int) -> None:
     made, before = rollups_of(traces), rollups_of(traces)
     made.keep_newest(rows)
     newest = max((key.start for key in before.usage), default="")
@@ -438,9 +419,9 @@ def test_the_newest_hours_are_kept_up_to_the_row_limit(traces: list[Trace], rows
 
 @given(st.lists(CROWDED, max_size=12), st.integers(1, 2), st.randoms())
 def test_a_group_counts_a_limited_number_of_values_per_hour_completely(
-    traces: list[Trace], values: int, chance: random.Random
+    traces: list[wire.Trace], values: int, chance: random.Random
 ) -> None:
-    made, there = Rollups(values), list[Trace]()
+    made, there = Rollups(values), list[wire.Trace]()
     for trace in traces:
         made.add(trace, KEYS)
         there.append(trace)
@@ -478,7 +459,7 @@ def test_keeping_the_newest_hours_sorts_them_rarely(hours: int, monkeypatch: pyt
 
 
 @given(MANY, MANY, st.integers(0, 12))
-def test_traces_of_dropped_hours_are_ignored(traces: list[Trace], later: list[Trace], rows: int) -> None:
+def test_traces_of_dropped_hours_are_ignored(traces: list[wire.Trace], later: list[wire.Trace], rows: int) -> None:
     made, before = rollups_of(traces), rollups_of(traces)
     made.keep_newest(rows)
     forgotten = max({key.start for key in before.usage} - {key.start for key in made.usage}, default="")

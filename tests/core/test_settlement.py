@@ -14,14 +14,7 @@ from routewright._core.accounts.settlement import THRESHOLDS, limit_cost
 from routewright.errors import StorageCorrupt
 from routewright.protocols import Facts
 from routewright.wire import Caller, Claim, LedgerRow, RunLimit
-from tests.contracts.storage.samples import (
-    AT,
-    EVENT_IDS,
-    NEXT_MONTH,
-    PURSES,
-    RUN,
-    make_row,
-)
+from tests.contracts.storage.samples import AT, EVENT_IDS, NEXT_MONTH, PURSES, RUN, make_row
 
 from .account_state import Ledger, by_key, full, one
 

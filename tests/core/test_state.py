@@ -18,35 +18,11 @@ from routewright._core.accounts.purses import level_of, purses_of
 from routewright._core.accounts.settlement import end_hold, expire_hold
 from routewright._core.accounts.state import State
 from routewright._core.idempotency import scope_of
-from routewright.errors import (
-    AuthenticationFailed,
-    IdempotencyKeyReused,
-    RateLimited,
-    RouterError,
-)
-from routewright.wire import (
-    Ask,
-    Caller,
-    Grant,
-    PutAccount,
-    RateLimits,
-    Replay,
-    RunLimit,
-    Short,
-    Stands,
-)
+from routewright.errors import AuthenticationFailed, IdempotencyKeyReused, RateLimited, RouterError
+from routewright.wire import Ask, Caller, Grant, PutAccount, RateLimits, Replay, RunLimit, Short, Stands
 from routewright.wire.timestamps import timestamp
 from tests.contracts.storage.accounts_model import ACCOUNTS, REFUSALS, RUNS, Chance, NaiveAccounts, Outcome
-from tests.contracts.storage.samples import (
-    AT_S,
-    MONTH,
-    PURSES,
-    RUN,
-    make_account,
-    make_ask,
-    make_key,
-    make_row,
-)
+from tests.contracts.storage.samples import AT_S, MONTH, PURSES, RUN, make_account, make_ask, make_key, make_row
 
 from .account_state import LEASE_S, Ledger, by_key, full, one, seen
 

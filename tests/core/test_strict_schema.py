@@ -89,15 +89,13 @@ def test_a_reference_with_a_description_is_wrapped() -> None:
     node = an_object(a=TEXT)
     schema = {
         **an_object(
-            plain={"$ref": "#/$defs/node", "title": "Node"},
-            told={"$ref": "#/$defs/node", "description": "The second."},
+            plain={"$ref": "#/$defs/node", "title": "Node"}, told={"$ref": "#/$defs/node", "description": "The second."}
         ),
         "$defs": {"node": node},
     }
     assert strict_form(schema) == {
         **strict_object(
-            plain={"$ref": "#/$defs/node"},
-            told={"anyOf": [{"$ref": "#/$defs/node"}], "description": "The second."},
+            plain={"$ref": "#/$defs/node"}, told={"anyOf": [{"$ref": "#/$defs/node"}], "description": "The second."}
         ),
         "$defs": {"node": strict_object(a=TEXT)},
     }

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from routewright import wire
 from routewright._core.tokens import estimate as tokens
 from routewright._core.tokens.estimate import (
     Vocabulary,
@@ -25,19 +26,6 @@ from routewright._core.tokens.estimate import (
     prompt_texts,
 )
 from routewright.backends import tokens as packed
-from routewright.wire import (
-    FunctionCall,
-    FunctionSpec,
-    ImagePart,
-    ImageUrl,
-    Message,
-    Params,
-    RouteRequest,
-    TextPart,
-    TokenBounds,
-    Tool,
-    ToolCall,
-)
 from tests.tables import table
 
 DATA = Path(__file__).parents[1] / "data"
@@ -46,12 +34,14 @@ OTHERS: dict[str, Any] = json.loads((DATA / "vocabularies.json").read_text(encod
 COUNTER = packed.PackedTokenCounter()
 ENCODINGS: tuple[Vocabulary, ...] = ("o200k_base", "cl100k_base")
 
-WEATHER = Tool(function=FunctionSpec("weather", "Says the weather.", {"type": "object", "properties": {"city": {}}}))
-IMAGE = ImagePart(ImageUrl("https://example.com/cat.png"))
+WEATHER = wire.Tool(
+    function=wire.FunctionSpec("weather", "Says the weather.", {"type": "object", "properties": {"city": {}}})
+)
+IMAGE = wire.ImagePart(wire.ImageUrl("https://example.com/cat.png"))
 
 
-def request(*texts: str, **rest: Any) -> RouteRequest:
-    return RouteRequest(messages=[Message("user", text) for text in texts], **rest)
+def request(*texts: str, **rest: Any) -> wire.RouteRequest:
+    return wire.RouteRequest(messages=[wire.Message("user", text) for text in texts], **rest)
 
 
 # Pieces at which a bound could fail: long tokens, tokens over a line break, spaces outside ASCII, unpaired surrogates.
@@ -125,16 +115,16 @@ def test_the_upper_bound_covers_the_chat_format() -> None:
     plain = bounds_of(request("hi"))
     assert plain.high == len("hi") + count_overhead(request("hi")) == 2 + 3 + 4
     assert bounds_of(request("hi", "hi")).high == plain.high + 2 + 4
-    named = RouteRequest(messages=[Message("user", "hi", name="ann")])
+    named = wire.RouteRequest(messages=[wire.Message("user", "hi", name="ann")])
     assert bounds_of(named).high == plain.high + 3 + 1
-    call = ToolCall("call_1", FunctionCall("weather", '{"city": "Rome"}'))
-    calling = RouteRequest(messages=[Message("assistant", None, tool_calls=[call])])
+    call = wire.ToolCall("call_1", wire.FunctionCall("weather", '{"city": "Rome"}'))
+    calling = wire.RouteRequest(messages=[wire.Message("assistant", None, tool_calls=[call])])
     assert bounds_of(calling).high == 3 + 4 + 8 + len("weather") + len('{"city": "Rome"}')
 
 
 def test_tool_declarations_count_as_their_json_in_both_forms() -> None:
     spec = WEATHER.function_spec
-    flat = Tool(name=spec.name, description=spec.description, parameters=spec.parameters)
+    flat = wire.Tool(name=spec.name, description=spec.description, parameters=spec.parameters)
     nested, written_flat = request("hi", tools=[WEATHER]), request("hi", tools=[flat])
     assert prompt_texts(nested) == prompt_texts(written_flat)
     assert json.loads(prompt_texts(nested)[1]) == {
@@ -146,15 +136,15 @@ def test_tool_declarations_count_as_their_json_in_both_forms() -> None:
 
 
 def test_prompt_texts_are_contents_names_calls_and_schema() -> None:
-    call = ToolCall("call_1", FunctionCall("weather", "{}"))
-    asked = RouteRequest(
+    call = wire.ToolCall("call_1", wire.FunctionCall("weather", "{}"))
+    asked = wire.RouteRequest(
         messages=[
-            Message("system", "be kind"),
-            Message("user", [TextPart("look"), IMAGE, TextPart("here")], name="ann"),
-            Message("assistant", None, tool_calls=[call]),
-            Message("tool", "sunny", tool_call_id="call_1"),
+            wire.Message("system", "be kind"),
+            wire.Message("user", [wire.TextPart("look"), IMAGE, wire.TextPart("here")], name="ann"),
+            wire.Message("assistant", None, tool_calls=[call]),
+            wire.Message("tool", "sunny", tool_call_id="call_1"),
         ],
-        params=Params(response_format={"type": "json_object"}),
+        params=wire.Params(response_format={"type": "json_object"}),
     )
     assert prompt_texts(asked) == [
         *("be kind", "look", "here", "ann", "weather", "{}", "sunny"),
@@ -185,7 +175,10 @@ def test_a_request_is_counted_only_in_the_requested_encodings() -> None:
 
 @table(("found", "side"), [(0, "low"), (10**12, "high")])
 def test_a_count_outside_the_bounds_is_clamped(found: int, side: str) -> None:
-    for asked in (request(TEXTS["hindi"] * 10), RouteRequest([Message("user", [TextPart("look" * 5_000), IMAGE])])):
+    for asked in (
+        request(TEXTS["hindi"] * 10),
+        wire.RouteRequest([wire.Message("user", [wire.TextPart("look" * 5_000), IMAGE])]),
+    ):
         bounds = bounds_of(asked)
         after = count_request(FixedCounter(found), asked, bounds)
         assert bounds.low <= after.low <= after.high <= bounds.high
@@ -215,14 +208,14 @@ GPT, OLD_GPT, LLAMA, OTHER = (
 
 
 def test_a_length_is_exact_if_counted_and_else_the_bounds() -> None:
-    bounds = TokenBounds(10, 1_000, 240, o200k=300)
+    bounds = wire.TokenBounds(10, 1_000, 240, o200k=300)
     assert length(bounds, GPT) == (300, 300, 300)
     assert length(bounds, OLD_GPT) == length(bounds, OTHER) == (10, 1_000, 1_000)
     assert length(replace(bounds, cl100k=310), OLD_GPT) == (310, 310, 310)
 
 
 def test_a_vendor_s_margin_bounds_what_its_vocabulary_needs_and_less_of_it_fills_a_window() -> None:
-    counted = TokenBounds(10, 1_000, 240, o200k=300, cl100k=302, counted=True, single=40)
+    counted = wire.TokenBounds(10, 1_000, 240, o200k=300, cl100k=302, counted=True, single=40)
     assert length(counted, LLAMA) == (10, 318, 318)
     assert length(counted, OTHER) == (10, 916, 405)
     assert length(replace(counted, high=350), OTHER) == (10, 350, 350)
@@ -274,7 +267,7 @@ def test_a_long_text_without_spaces_is_not_counted(piece: str) -> None:
     assert count_request(Never(), asked, bounds) == replace(bounds, counted=True)
 
 
-def published(asked: RouteRequest) -> int:
+def published(asked: wire.RouteRequest) -> int:
     """What OpenAI's published rule for messages gives, for a prompt of messages alone."""
     total = 3
     for message in asked.messages:
@@ -288,7 +281,7 @@ def published(asked: RouteRequest) -> int:
 
 MESSAGES = st.lists(
     st.builds(
-        Message,
+        wire.Message,
         st.sampled_from(["system", "user", "assistant"]),
         ANY_TEXT,
         name=st.none() | st.text(min_size=1, max_size=64),
@@ -301,8 +294,8 @@ MESSAGES = st.lists(
 def test_messages_and_names_follow_the_published_rule_within_the_bound(full: bool) -> None:
     @settings(max_examples=100_000 if full else 40, deadline=None)
     @given(MESSAGES)
-    def hold(messages: list[Message]) -> None:
-        asked = RouteRequest(messages=messages)
+    def hold(messages: list[wire.Message]) -> None:
+        asked = wire.RouteRequest(messages=messages)
         bounds = bounds_of(asked)
         exact = published(asked)
         assert exact <= bounds.high
