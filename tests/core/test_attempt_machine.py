@@ -644,6 +644,15 @@ def test_the_loser_counts_as_the_worst_case_unless_counted_or_never_started() ->
         assert room_of(attempts).nanos == 100_000_000 - 80_000 - cost
 
 
+def test_after_a_broken_hedge_the_chain_continues_behind_it() -> None:
+    attempts = hedged()
+    first, hedge = racing(attempts)
+    attempts.abandon(first, touched=False)
+    fail_attempt(attempts, hedge, "timeout", delivered=True, touched=True)
+    attempt = next_attempt(attempts, 3.0)
+    assert (attempt.model, attempt.restart) == ("c/three", True)
+
+
 def test_at_the_deadline_the_second_attempt_ends_the_request() -> None:
     attempts = hedged()
     first, hedge = racing(attempts)

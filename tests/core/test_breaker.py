@@ -125,6 +125,22 @@ def opened(retry_after: float | None = None, limits: ExecutionLimits = LIMITS) -
     return circuit
 
 
+def test_five_faults_in_a_row_open_it_and_four_do_not() -> None:
+    circuit = Circuit(LIMITS)
+    assert [circuit.record_fault(1_000.0 * n) for n in range(5)] == [False] * 4 + [True]
+    assert circuit.state is State.OPEN
+
+
+@table(("calls", "faults", "opens"), [(20, 10, True), (20, 9, False), (19, 12, False)])
+def test_half_of_twenty_calls_in_thirty_seconds_open_it(calls: int, faults: int, opens: bool) -> None:
+    circuit, now = Circuit(LIMITS), 0.0
+    spread = [n * faults // calls != (n + 1) * faults // calls for n in range(calls)]
+    for fault in spread:
+        now += 29.0 / calls
+        circuit.record_fault(now) if fault else circuit.record_success(now, probe=False)
+    assert (circuit.state is State.OPEN) is opens
+
+
 def test_the_longest_open_time_limits_the_first() -> None:
     assert opened(limits=ExecutionLimits(open_s=20.0, longest_open_s=5.0)).due == 5.0
 

@@ -203,6 +203,18 @@ def test_an_invalid_row_is_refused_with_a_hint(row: Any, said: str) -> None:
     assert str(refused.value).startswith(said)
 
 
+def test_invalid_models_and_aliases_are_refused() -> None:
+    wrong: Any = Model(id="a/x")
+    with pytest.raises(ValidationFailed, match="models: Model is not a list of Model; put it in a list"):
+        Catalogue(wrong)
+    wrong = ["a/x"]
+    with pytest.raises(ValidationFailed, match=r"models: 'a/x' is not a Model; pass Model\(id=...\)"):
+        Catalogue(wrong)
+    wrong = {"fast": 5}
+    with pytest.raises(ValidationFailed, match=r"aliases\[...\]: must be a string, got a number"):
+        Catalogue(aliases=wrong)
+
+
 @pytest.mark.parametrize("name", ["models.toml", "models.json"])
 def test_a_file_that_nests_absurdly_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(("" if name.endswith("json") else "a = ") + "[" * 100_000)

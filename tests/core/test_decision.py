@@ -299,6 +299,26 @@ def test_policy_weights_replace_goal_and_strategy() -> None:
     )
 
 
+def test_the_quality_floor_applies_to_the_quality_in_use() -> None:
+    pool = [model("a/good", quality=0.6), model("b/poor", quality=0.599)]
+    decision = decision_of(simple(min_quality=600_000), board(pool))
+    assert [(each.model, each.reason) for each in decision.rejected] == [("b/poor", wire.Reason.QUALITY_FLOOR)]
+    predicted = decision_of(simple(min_quality=600_000, quality=(100_000, 700_000)), board(pool))
+    assert (predicted.model, predicted.chain) == ("b/poor", [])
+    with pytest.raises(NoCandidates):
+        decision_of(simple(min_quality=600_001), board(pool))
+
+
+def test_the_latency_ceiling_applies_to_the_whole_answer() -> None:
+    pool = [model("a/quick"), model("b/slow", ttft_s=1.001)]  # four seconds for the answer
+    decision = decision_of(simple(max_latency_ms=5_000), board(pool))
+    assert [(each.model, each.reason) for each in decision.rejected] == [("b/slow", wire.Reason.LATENCY_CEILING)]
+    assert decision_of(simple(max_latency_ms=5_000, max_output_tokens=300), board(pool)).rejected == []
+    slowed = board(pool, {"a/quick": wire.ModelHealth(ttft_ms=1_001)})
+    with pytest.raises(NoCandidates):
+        decision_of(simple(max_latency_ms=5_000), slowed)
+
+
 @table(
     ("feature", "need", "reason", "words"),
     [

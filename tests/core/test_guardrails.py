@@ -369,7 +369,8 @@ def redaction(start: Any = 0, end: Any = 6, rule: Any = "r", replacement: Any = 
 ODD: Any = None
 parted: Any = wire.Redact
 NO_VERDICTS = [
-    None, True, "allow", wire.Allow, wire.Block(ODD), wire.Block("\ud800"), parted(None), parted("canary"), parted(("canary",)),
+    None, True, "allow", wire.Allow, wire.Block(ODD), wire.Block("\ud800"), parted(None), parted("canary"),
+    parted(("canary",)),
     redaction(start=6, end=0), redaction(start=None), redaction(end=6.0), redaction(end=float("nan")),
     redaction(rule=None), redaction(replacement=None), redaction(replacement="\ud800"),
 ]  # fmt: skip

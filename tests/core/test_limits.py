@@ -116,6 +116,23 @@ def test_a_refusal_names_the_limit_with_the_longest_wait_and_all_states() -> Non
     assert find_denial(takes, 20.0) == Denied(1, 55.0, states)
 
 
+@given(st.lists(st.tuples(SHORT, st.integers(0, 9)), min_size=1, max_size=20), st.integers(1, 20), st.integers(1, 9))
+def test_a_filled_window_answers_like_its_source(taken: list[tuple[float, int]], limit: int, amount: int) -> None:
+    there, filled, now = window(*sorted(taken)), Window(), 60.0
+    there.slots = 3
+    there.age(now - WINDOW_S)
+    entries = [*zip(there.times, there.requests, there.tokens, strict=True)][there.head :]
+    need, first = max(there.used_requests + 1 - limit, there.used_tokens + min(amount - limit, 0)), list[Any]()
+    while entries and min(sum(each[1] for each in first), sum(each[2] for each in first)) < need:
+        first.append(entries.pop(0))
+    filled.fill(there.used_requests, there.used_tokens, 3, there.times[-1] if there.times else 0.0, first)
+    limits = RateLimits(requests_per_min=limit, tokens_per_min=limit)
+    takes = [Take("a", "requests", limit), Take("a", "tokens", limit, amount), Take("a", "slots", 2)]
+    assert filled.states(limits, now) == there.states(limits, now)
+    assert filled.admits(limits, amount, 1) == there.admits(limits, amount, 1)
+    assert find_denial([(each, filled) for each in takes], now) == find_denial([(each, there) for each in takes], now)
+
+
 # Refusals and headers
 
 

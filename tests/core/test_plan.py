@@ -24,7 +24,7 @@ from routewright._core.routing.plan import Plan
 from routewright._core.routing.pool import Pool
 from routewright._core.routing.quality import level_of, on_grid
 from routewright.errors import NoCandidates
-from routewright.wire import DecisionInput, ModelHealth, TokenBounds
+from routewright.wire import DecisionInput, Model, ModelHealth, PriceTier, Pricing, TokenBounds
 from tests.tables import table
 
 from .boards import TODAY, after_publication, random_health, random_input, random_pool, recompiled
@@ -358,6 +358,16 @@ def test_plans_for_client_lists_are_not_shared() -> None:
         assert find_plan(board, f"class with {own}", lambda asked_for=asked_for: asked_for) is None  # type: ignore[misc]
 
 
+def test_a_cap_that_fills_the_window_has_no_shared_plan() -> None:
+    narrow = Model(id="a/narrow", provider="a", context_window=4_000, max_output_tokens=8_000)
+    tiers = (PriceTier(2_000, 2.0, 8.0),)
+    wide = Model(id="b/wide", provider="b", context_window=100_000, pricing_per_1m=Pricing(1.0, 4.0, tiers=tiers))
+    board = Boards(Pool(snapshot([narrow, wide], TODAY), TODAY)).of(health_snapshot({}))
+    given = random_input(Random(1), board, needs=0, max_output_tokens=5_000, budget_nanos=None, budget_tokens=None)
+    assert find_plan(board, "class", lambda: given) is None
+    assert decide(given, board).models == ["b/wide"]
+
+
 def test_an_older_board_uses_its_own_health_and_keeps_later_plans() -> None:
     chance, board, given = world()
     before = shared_plan(board, given)
@@ -366,6 +376,15 @@ def test_an_older_board_uses_its_own_health_and_keeps_later_plans() -> None:
     after = shared_plan(later, given)
     assert leg_fields(shared_plan(board, given)) == leg_fields(before)
     assert shared_plan(later, given) is after
+
+
+def test_two_successors_of_a_board_do_not_share_orders() -> None:
+    chance, board, given = world()
+    shared_plan(board, given)
+    one, two = (after_publication(chance, board, rows=[row_at(board, given, 0)], circuits=False) for _ in range(2))
+    for each in (one, two, one):
+        assert leg_fields(shared_plan(each, given)) == leg_fields(decide(given, recompiled(each)))
+        assert each.order(given).keys == recompiled(each).order(given).keys
 
 
 def test_a_plan_refers_to_no_board_or_pool() -> None:

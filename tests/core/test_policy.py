@@ -165,6 +165,25 @@ def laid(asked: wire.RouteRequest, policy: wire.Policy) -> wire.RouteRequest:
     return apply_policy(asked, snapshot)
 
 
+def test_goal_and_strategy_come_from_the_policy() -> None:
+    asked = request(goal="cost", strategy="latency-optimized")
+    both = laid(asked, wire.Policy(name="p", goal="quality", strategy="balanced"))
+    assert (both.goal, both.strategy) == ("quality", "balanced")
+    by_strategy = laid(asked, wire.Policy(name="p", strategy="quality-first"))
+    assert (by_strategy.goal, by_strategy.strategy) == ("quality", "quality-first")
+    by_goal = laid(asked, wire.Policy(name="p", goal="stability"))
+    assert (by_goal.goal, by_goal.strategy) == ("stability", "balanced")
+    neither = laid(asked, wire.Policy(name="p"))
+    assert (neither.goal, neither.strategy) == ("cost", "latency-optimized")
+
+
+def test_model_lists_intersect_in_the_requests_order() -> None:
+    policy = wire.Policy(name="p", models=["a/1", "b/2", "c/3"])
+    assert laid(request(models=["c/3", "x/9", "a/1"]), policy).models == ["c/3", "a/1"]
+    assert laid(request(), policy).models == ["a/1", "b/2", "c/3"]
+    assert laid(request(models=["x/9"]), policy).models == []
+
+
 money = st.none() | st.floats(0, 10)
 tokens = st.none() | st.integers(1, 10_000)
 

@@ -159,6 +159,22 @@ def test_a_free_cache_write_is_not_free_input() -> None:
     assert pricing.cache_write_usd is None
 
 
+def test_rows_that_are_no_chat_models_are_skipped() -> None:
+    rows = {
+        "e": litellm(mode="embedding"),
+        "i": litellm(mode="image_generation"),
+        "n": {"litellm_provider": "x", "mode": "chat"},
+        "m": {"litellm_provider": "x"},
+    }
+    assert read_price_list(rows) == ([], [])
+    other = {
+        "text-embedding-3": models_dev(),
+        "draw": models_dev(modalities={"input": ["text"], "output": ["image"]}),
+        "plan": models_dev(cost=None),
+    }
+    assert read_price_list({"x": {"models": other}}) == ([], [])
+
+
 @table(
     ("content", "said"),
     [

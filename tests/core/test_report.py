@@ -108,6 +108,12 @@ def test_an_invalid_day_is_refused_with_the_value(given_: Any, value: str) -> No
     assert refusal(days_of, "2026-11-22", given_, NOW) == Problem("end_date", f"is {value}", "write YYYY-MM-DD")
 
 
+def test_a_datetime_whose_day_in_utc_has_no_date_is_refused() -> None:
+    late = datetime.max.replace(tzinfo=timezone(timedelta(hours=-5)))
+    problem = refusal(days_of, None, late, NOW)
+    assert problem == Problem("end_date", f"is {late}", "take a year from 1 to 9999")
+
+
 def test_days_in_the_wrong_order_are_refused_with_both() -> None:
     problem = refusal(days_of, "2026-11-23", "2026-11-22", NOW)
     assert (problem.path, problem.problem) == ("start_date", "is 2026-11-23, after 2026-11-22, the end_date")

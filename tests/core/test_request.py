@@ -464,6 +464,12 @@ def test_an_unpaired_surrogate_is_refused_in_every_text() -> None:
         f"{path}{problem}{hint}".encode()  # an error can always be sent
 
 
+def test_a_value_that_contains_itself_is_refused() -> None:
+    loop: dict[str, Any] = {}
+    loop["loop"] = loop
+    assert "contains itself" in str(problems("Hello", metadata=loop))
+
+
 # What a checked request needs
 
 
@@ -499,6 +505,14 @@ def test_nearest_finds_close_names_and_no_others() -> None:
     assert nearest("gpt-4o", known) == "openai/gpt-4o"
     assert nearest("mistral", known) is None
     assert nearest("x" * 1_000_000, known) is None
+
+
+def test_a_hint_among_thousands_of_names_compares_some_of_the_same_first_letter() -> None:
+    known = ["other/large", *(f"mine/model-{n}" for n in range(10_000)), "Quite/another", "mine/zebra"]
+    assert nearest("Othr/large", known) == "other/large"
+    assert nearest("quite/anothr", known) == "Quite/another"
+    assert nearest("mine/model-7", known) == "mine/model-7"
+    assert nearest("mine/xebra", known) != "mine/zebra"
 
 
 def test_hints_are_computed_only_for_listed_problems() -> None:

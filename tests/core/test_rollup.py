@@ -265,6 +265,48 @@ def test_latency_counts_are_those_of_completed_traces_that_a_model_served(
     assert [list(row.buckets) for row in found] == [sorted(row.buckets) for row in found]
 
 
+@table(
+    ("fields", "counted"),
+    [
+        ({}, True),
+        ({"cache_hit": True}, False),
+        ({"selected_model": None}, False),
+        *(({"status": status}, False) for status in get_args(wire.TraceStatus) if status != "completed"),
+    ],
+)
+def test_the_latency_of_a_trace_counts_if_a_model_completed_it(fields: dict[str, Any], counted: bool) -> None:
+    made = rollups_of([trace_of(**({"selected_model": "a/one"} | fields))])
+    assert made.latency_counts(wire.LatencyCounts(**ALL)) == (
+        [wire.LatencyCount("a/one", "balanced", {bucket_of(812.5): 1})] if counted else []
+    )
+
+
+@table("status", get_args(wire.TraceStatus))
+def test_errors_are_failed_traces_and_exhausted_budgets(status: str) -> None:
+    (used,) = rollups_of([trace_of(status=status)]).usage_counts(wire.UsageCounts(**ALL, group_by="model")).groups
+    assert (used.requests, used.errors) == (1, int(status in ("failed", "budget_exceeded")))
+
+
+def test_a_fallback_counts_by_its_fault_and_in_old_traces_by_its_reason() -> None:
+    spans = [fallback_span("upstream_5xx", fault="auth"), fallback_span("upstream_5xx")]
+    traces = [trace_of(fallback_used=True, spans=[model_span(), span, model_span("b/two")]) for span in spans]
+    counts = rollups_of(traces).fallback_counts(wire.FallbackCounts(**ALL))
+    assert [count.name for count in counts if count.kind == "reason"] == ["auth", "upstream_5xx"]
+
+
+@given(MANY)
+def test_days_are_the_sums_of_their_hours(traces: list[wire.Trace]) -> None:
+    made = rollups_of(traces)
+    rows = grouped(traces, lambda trace: (trace.environment, trace.created_at[:10], whose(trace)))
+    days = {
+        (key.environment, key.start, key.value): tuple(sums)
+        for key, sums in made.days().items()
+        if key.group_by == "model"
+    }
+    assert days == {key: usage_of(counted) for key, counted in rows.items()}
+    assert {len(key.start) for key in made.usage} <= {len("2026-11-22T09")}
+
+
 @given(MANY)
 def test_rollup_keys_lists_the_counted_metadata(traces: list[wire.Trace]) -> None:
     used = {key for trace in traces for key in KEYS if group_of(trace, f"metadata.{key}") is not None}
