@@ -289,22 +289,6 @@ def test_a_host_is_sent_reasoning_where_it_accepts_it(name: str, row: Any) -> No
     assert message == plain | back
 
 
-def test_encrypted_reasoning_is_joined_and_complete_before_its_call() -> None:
-    late = {"type": "reasoning.text", "signature": SIGNATURE, "index": 0}
-    chunks = answered_by(
-        "openrouter", openai.delta(reasoning_details=[DETAILS[0]]), openai.delta("So."),
-        openai.delta(tool_calls=[CALL], reasoning_details=[DETAILS[3], late]), openai.delta(finish="tool_calls"),
-    )  # fmt: skip
-    (_, first, _, second, asked, _, _) = chunks
-    assert isinstance(first, Thought)
-    assert isinstance(second, Thought)
-    assert second.item is not None
-    assert isinstance(asked, ToolDelta)
-    message = next_call("openrouter", "anthropic/claude-opus-5", remembered("openrouter", chunks))["messages"][1]
-    assert [detail["type"] for detail in message["reasoning_details"]] == ["reasoning.text", "reasoning.encrypted"]
-    assert message["reasoning_details"][0]["signature"] == SIGNATURE
-
-
 @table("name", ["deepseek", "openrouter", "mistral", "openai"])
 def test_reasoning_of_another_provider_is_dropped(name: str) -> None:
     asked = [ToolCall("abcDEF123", FunctionCall("get_weather", "{}"))]

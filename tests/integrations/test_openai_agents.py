@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -103,24 +104,9 @@ async def test_plain() -> None:
 async def test_stream() -> None:
     result, _ = await outcome([THOUGHTS], streamed=True)
     assert result.final_output == TEXT
-    assert [kind.removeprefix("response.") for kind in result.kinds] == [
-        "agent_updated_stream_event",
-        "created",
-        "output_item.added",
-        "reasoning_summary_part.added",
-        "reasoning_summary_text.delta",
-        "reasoning_summary_part.done",
-        "output_item.added",
-        "content_part.added",
-        "output_text.delta",
-        "output_text.delta",
-        "output_item.done",
-        "content_part.done",
-        "output_item.done",
-        "completed",
-        "run_item_stream_event",
-        "run_item_stream_event",
-    ]
+    kinds = Counter(kind.removeprefix("response.") for kind in result.kinds)
+    pieces = kinds["output_text.delta"], kinds["reasoning_summary_text.delta"]
+    assert (pieces, kinds["created"], kinds["completed"], kinds["output_item.done"]) == ((2, 1), 1, 1, 2)
 
 
 @both
