@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any, get_args, get_type_hints
 
 from openai.types.chat.completion_create_params import CompletionCreateParams
@@ -75,22 +76,22 @@ def echo(request: Request) -> Answer:
 
 
 def problems_of(body: Any) -> list[str]:
-    """What the official types say against a request body; unknown fields are problems."""
+    return violations(CompletionCreateParams, body)
+
+
+def violations(kind: Any, body: Any) -> list[str]:
+    """What an official type says against a request body; unknown fields are problems."""
     try:
-        _exhaust(_adapter().validate_python(body, strict=True))
+        _exhaust(_adapter(kind).validate_python(body, strict=True))
     except ValueError as exc:
         return [str(exc)]
     return []
 
 
-_adapters: list[TypeAdapter[Any]] = []
-
-
-def _adapter() -> TypeAdapter[Any]:
-    if not _adapters:
-        _forbid_extra(CompletionCreateParams, set())
-        _adapters.append(TypeAdapter(CompletionCreateParams))
-    return _adapters[0]
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    _forbid_extra(kind, set())
+    return TypeAdapter(kind)
 
 
 def _forbid_extra(hint: Any, seen: set[Any]) -> None:

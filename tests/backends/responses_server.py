@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from typing import Any, get_type_hints
 
 from openai.types.responses.response_create_params import ResponseCreateParams
-from pydantic import TypeAdapter
 
 from tests.upstream import Answer, Piece, Request, Upstream, of_json
 
-from .openai_server import _exhaust, _forbid_extra
+from .openai_server import violations
 
 USAGE = {
     "input_tokens": 20,
@@ -160,10 +159,7 @@ def problems_of_form(body: Any) -> list[str]:
         problems.append(f"Invalid 'max_output_tokens': integer below minimum value. Expected a value >= 16, got {cap}.")
     if body.get("store") is not False:
         problems.append("Response objects are stored for 30 days.")
-    try:
-        _exhaust(_adapter().validate_python(body, strict=True))
-    except ValueError as error:
-        problems.append(str(error)[:300])
+    problems += [problem[:300] for problem in violations(ResponseCreateParams, body)]
     for tool in body.get("tools", ()):
         if tool.get("strict") is None and "additionalProperties" not in tool["parameters"]:
             problems.append(f"Invalid schema for function '{tool['name']}': 'additionalProperties' is required.")
@@ -208,13 +204,3 @@ def _problems_of_input(items: list[dict[str, Any]]) -> Iterator[str]:
             if part.get("file_url") and part.get("filename"):
                 yield "Mutually exclusive parameters: 'file_url' and 'filename'."
     yield from (f"No tool output found for function call {id}." for id in open_calls)
-
-
-_adapters: list[TypeAdapter[Any]] = []
-
-
-def _adapter() -> TypeAdapter[Any]:
-    if not _adapters:
-        _forbid_extra(ResponseCreateParams, set())
-        _adapters.append(TypeAdapter(ResponseCreateParams))
-    return _adapters[0]

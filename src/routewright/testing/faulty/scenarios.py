@@ -113,8 +113,12 @@ class Scenario(NamedTuple):
 
 def good(answer: str) -> Scenario:
     """No fault at all."""
-    plain = Play((JSON, document(answer)), None)
-    return Scenario("good", "all is well", plain, Play((EVENTS, tokens(answer), ending()), None))
+    return _answered("good", "all is well", document(answer), tokens(answer), ending())
+
+
+def _answered(name: str, summary: str, plain: bytes, *events: bytes, finish: str = "stop") -> Scenario:
+    """An answer that is no fault, as a document and as the pieces of a stream."""
+    return Scenario(name, summary, Play((JSON, plain), None, finish), Play((EVENTS, *events), None, finish))
 
 
 def _alike(name: str, summary: str, kind: FaultKind | None, *steps: Step, retry_after: float | None = None) -> Scenario:
@@ -139,13 +143,11 @@ def _limited(name: str, delay_s: float | None, **headers: str) -> Scenario:
 
 
 def _usage(name: str, summary: str, usage: object) -> Scenario:
-    plain = Play((JSON, document(usage=usage)), None)
-    return Scenario(f"usage_{name}", summary, plain, Play((EVENTS, tokens(), ending(usage=usage)), None))
+    return _answered(f"usage_{name}", summary, document(usage=usage), tokens(), ending(usage=usage))
 
 
 def _ends(name: str, summary: str, reason: str, common: str) -> Scenario:
-    plain = Play((JSON, document(finish=reason)), None, common)
-    return Scenario(name, summary, plain, Play((EVENTS, tokens(), ending(reason)), None, common))
+    return _answered(name, summary, document(finish=reason), tokens(), ending(reason), finish=common)
 
 
 def _calls(name: str, summary: str, *calls: tuple[str, str]) -> Scenario:
@@ -154,9 +156,9 @@ def _calls(name: str, summary: str, *calls: tuple[str, str]) -> Scenario:
         {"index": at, "id": id, "type": "function", "function": {"name": "look", "arguments": arguments}}
         for at, (id, arguments) in enumerate(calls)
     ]
-    plain = Play((JSON, document(None, finish="tool_calls", tool_calls=tool_calls)), None, "tool_calls")
-    pieces = tuple(delta(tool_calls=[call]) for call in tool_calls)
-    return Scenario(name, summary, plain, Play((EVENTS, *pieces, ending("tool_calls")), None, "tool_calls"))
+    plain = document(None, finish="tool_calls", tool_calls=tool_calls)
+    pieces = (delta(tool_calls=[call]) for call in tool_calls)
+    return _answered(name, summary, plain, *pieces, ending("tool_calls"), finish="tool_calls")
 
 
 def _long(encoding: str = "") -> tuple[Play, Play]:
