@@ -145,21 +145,11 @@ async def test_a_reserved_name_is_refused_by_every_method(name: Any, console: Co
         assert (await said(console.key(name, "key_1"))).startswith("account: ")
 
 
-async def test_enterprise_needs_limits(console: Console) -> None:
-    missing = "limits: are missing: the plan 'enterprise' has none of its own; pass RateLimits(requests_p"
-    for limits in (None, RateLimits()):
-        assert (await said(console.create_account("acme", plan="enterprise", limits=limits))).startswith(missing)
-    await console.create_account("acme", plan="enterprise", limits=LIMITS)
-    assert (await said(console.change_account("acme", limits=None))).startswith(missing)
-    await console.create_account("umbra")
-    assert (await said(console.change_account("umbra", plan="enterprise"))).startswith(missing)
-    assert (await console.change_account("umbra", plan="enterprise", limits=LIMITS)).limits == LIMITS
-
-
 @pytest.mark.parametrize(
     ("terms", "problem"),
     [
         ({"plan": "Pro"}, "plan: is 'Pro'; did you mean 'pro'?"),
+        ({"plan": "enterprise"}, "limits: are missing: the plan 'enterprise' has none of its own; pass RateLimits("),
         ({"prepaid": 1}, "prepaid: is 1; pass True or False"),
         ({"limits": RateLimits(requests_per_min=-1)}, "limits: has requests_per_min=-1; take a whole number"),
         ({"monthly_limit_usd": nan}, "monthly_limit_usd: is nan; take a number"),

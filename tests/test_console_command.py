@@ -128,19 +128,6 @@ def test_an_account_is_set_up_with_all_its_terms(capsys: Capture) -> None:
     ]  # fmt: skip
 
 
-def test_a_change_of_an_account_changes_only_what_is_given(acme: str, capsys: Capture) -> None:
-    change = ["accounts", "change", acme]
-    changed = told(capsys, *change, "--plan", "free", "--tokens-per-min", "5", "--concurrency", "2", "--prepaid")
-    assert (changed["plan"], changed["prepaid"]) == ("free", True)
-    assert changed["own_limits"] == {"requests_per_min": None, "tokens_per_min": 5, "concurrency": 2}
-    changed = told(capsys, *change, "--tokens-per-min", "plan", "--monthly-limit", "5")
-    assert changed["own_limits"] == {"requests_per_min": None, "tokens_per_min": None, "concurrency": 2}
-    changed = told(capsys, *change, "--concurrency", "plan", "--no-prepaid", "--monthly-limit", "none")
-    assert (changed["own_limits"], changed["prepaid"], changed["monthly_limit_usd"]) == (None, False, None)
-    assert main([*change, "--plan", "pro"]) == 0
-    assert capsys.readouterr() == (ACCOUNT, "")
-
-
 def test_a_change_says_that_all_tag_limits_are_replaced(acme: str, capsys: Capture) -> None:
     change = ["accounts", "change", acme]
     for options, note in (
@@ -341,22 +328,6 @@ def test_keys_are_listed_and_revoked(capsys: Capture) -> None:
         [key_id, "website", key[:12], "production"], [kept_id, "website", kept[:12], "sandbox"],
     ])  # fmt: skip
     assert ["2026-11-22 12:00:00Z  2026-11-22 12:00:00Z  route" in line for line in lines].count(True) == 1
-
-
-def test_an_operators_key_is_created_listed_changed_and_revoked(capsys: Capture) -> None:
-    assert main(["keys", "ls", "_system"]) == 0
-    assert capsys.readouterr() == ("", "the account has no key\n")
-    new = told(capsys, "keys", "create", "_system", "--name", "ada", "--scope", "console:write")
-    assert (new["account"], new["scopes"]) == ("_system", ["console:read", "console:write"])
-    changed = told(capsys, "keys", "change", "_system", new["id"], "--scope", "console:read")
-    assert told(capsys, "keys", "ls", "_system")["keys"] == [changed]
-    assert changed["scopes"] == ["console:read"]
-    console = Console("sqlite:///traces.db").blocking
-    assert console.authenticate_operator(f"Bearer {new['key']}").scopes == ("console:read",)
-    assert main(["keys", "revoke", "_system", new["id"], "--yes"]) == 0
-    assert capsys.readouterr() == ("", f"{new['id']} of _system is revoked\n")
-    console.close()
-    assert [account["name"] for account in told(capsys, "accounts", "ls")["accounts"]] == ["acme"]
 
 
 def test_a_change_of_a_key_changes_only_the_given_limits(capsys: Capture) -> None:

@@ -117,12 +117,3 @@ def test_compose_builds_the_image_of_the_container_example() -> None:
     assert COMPOSE["services"]["store"]["image"] == COMPOSE["services"]["routewright"]["image"]
     (extras,) = {*re.findall(r"\[([\w,]+)\]\"", DOCKERFILE)}
     assert {"postgres", "redis", "server"} <= {*extras.split(",")}
-
-
-def test_compose_keeps_its_data_in_a_volume() -> None:
-    mounts = [mount.partition(":")[0] for each in COMPOSE["services"].values() for mount in each.get("volumes", ())]
-    assert {*mounts} == {*COMPOSE["volumes"]}
-    assert (
-        float(COMPOSE["services"]["routewright"]["stop_grace_period"].removesuffix("s"))
-        > ServeFile().graceful_timeout_s
-    )

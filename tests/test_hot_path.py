@@ -217,21 +217,6 @@ def test_a_warm_call_enters_as_many_functions_and_files_as_its_limit_says(
     assert not judge(name, LIMITS[name], *figures[name])
 
 
-@pytest.mark.parametrize(
-    ("frames", "files", "said"),
-    [
-        (103, 10, "row: 103 frames in 10 files, the limit is 100 in 10"),
-        (99, 11, "row: 99 frames in 11 files, the limit is 100 in 10"),
-        (102, 10, ""),
-        (93, 8, ""),
-        (92, 10, "row: 92 frames in 10 files: lower LIMITS['row'] to 92, 10"),
-        (101, 7, "row: 101 frames in 7 files: lower LIMITS['row'] to 100, 7"),
-    ],
-)
-def test_a_limit_is_neither_passed_nor_left_standing_above_what_is_reached(frames: int, files: int, said: str) -> None:
-    assert judge("row", Path(100, 10), frames, files) == said
-
-
 def main(names: Sequence[str]) -> None:
     for name in names:
         print(*asyncio.run(entered_by(name)), sep="\n")
