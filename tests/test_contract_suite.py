@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from functools import cache
-from typing import Any
 
 import pytest
-from docs._blocks import ROOT, blocks
 from msgspec.structs import fields
 
 from routewright.errors import UnsupportedWrite
 from routewright.protocols import Storage
-from routewright.wire import (
-    Decisions,
-)
+from routewright.wire import Decisions
+from tests.contracts.storage.dict_storage import DictStorage
 from tests.contracts.storage.samples import full_trace
 from tests.contracts.storage.suites import AccountsContract, BooksContract, StorageContract
 
@@ -24,26 +20,15 @@ suite = StorageContract()
 CONTRACTS = StorageContract, BooksContract, AccountsContract
 
 
-class TestStorageOfThePage(StorageContract):
-    """The one that the documentation shows whole."""
+class TestDictStorage(StorageContract):
+    """The storage that the documentation tells to start from."""
 
     def make(self) -> Storage:
-        storage: Storage = shown()["DictStorage"]()
-        return storage
+        return DictStorage()
 
     async def test_decisions_come_oldest_first_with_what_a_simulation_needs(self, storage: Storage) -> None:
         with pytest.raises(UnsupportedWrite, match="Decisions"):  # nobody can simulate over it
             await storage.scan("default", Decisions(), after=None, limit=1)
-
-
-@cache
-def shown() -> dict[str, Any]:
-    """What the page defines for it."""
-    names: dict[str, Any] = {}
-    for block in blocks((ROOT / "docs" / "how-to" / "own-storage.md").read_text("utf-8")):
-        if block.text.startswith(("from datetime", "class DictStorage:")):
-            exec(block.text, names)
-    return names
 
 
 def test_the_sample_trace_has_every_field() -> None:
