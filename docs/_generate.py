@@ -87,14 +87,12 @@ from routewright.wire import (
     LedgerRow,
     LedgerSum,
     NewKey,
-    Params,
     Policy,
     PolicyComparison,
     PolicyDiff,
     PolicyDifference,
     PolicyFallback,
     PolicyGuardrail,
-    PolicyMatch,
     PolicyRecord,
     PolicyShare,
     PolicyState,
@@ -222,14 +220,17 @@ POLICY_PARTS: dict[str, tuple[type[Strict], type[Struct]]] = {
     "## `[[policies]]`": (PolicyEntry, Policy),
     "## `weights`": (entry_of(PolicyWeights), PolicyWeights),
     "## `fallback`": (entry_of(PolicyFallback), PolicyFallback),
-    "## `params`": (ParamsEntry, Params),
-    "## `budget`": (entry_of(Budget), Budget),
-    "## `cache`": (entry_of(CacheOpts), CacheOpts),
     "## `[[policies.guardrails]]`": (entry_of(PolicyGuardrail), PolicyGuardrail),
-    "## `match`": (entry_of(PolicyMatch), PolicyMatch),
     "## `when`": (entry_of(PolicyWhen), PolicyWhen),
 }
-"""The tables of a policy file, and the struct that each becomes."""
+"""The tables of a policy file that have a table here, and the struct that each becomes."""
+
+POLICY_PARTS_OF_REQUESTS: dict[str, type[Strict]] = {
+    "params": ParamsEntry,
+    "budget": entry_of(Budget),
+    "cache": entry_of(CacheOpts),
+}
+"""Those that the reference of the request explains."""
 
 REPORTS: tuple[type[Struct], ...] = (
     UsageReport,
@@ -547,15 +548,12 @@ def _yes(answer: bool) -> str:
 
 def policy_tables() -> str:
     """The keys of a policy file, a table for each kind of table in it."""
-    return "\n".join(f"{title}\n\n{_policy_part(entry, kind)}" for title, (entry, kind) in POLICY_PARTS.items())
-
-
-def _policy_part(entry: type[Strict], kind: type[Struct]) -> str:
-    """A table of keys, or their names where the reference of the request has the table."""
-    section = {Params: "params", Budget: "budget", CacheOpts: "cache"}.get(kind)
-    if section is None:
-        return _key_table(entry, kind)
-    return f"As [in a request](route-request.md#{section}): {_coded(entry.model_fields)}.\n"
+    tables = [f"{title}\n\n{_key_table(entry, kind)}" for title, (entry, kind) in POLICY_PARTS.items()]
+    others = "".join(
+        f"- [`{name}`](route-request.md#{name}): {_coded(entry.model_fields)}\n"
+        for name, entry in POLICY_PARTS_OF_REQUESTS.items()
+    )
+    return "\n".join([*tables, f"## Tables as in a request\n\n{others}"])
 
 
 def _key_table(entry: type[Strict], kind: type[Struct]) -> str:

@@ -63,8 +63,8 @@ _HEADERS: dict[str, tuple[str, Schema]] = {
     "X-RateLimit-Remaining": ("What is left of the limit.", _COUNT),
     "X-RateLimit-Reset": ("When all of it is available again without further requests, in Unix seconds.", _COUNT),
     "X-RateLimit-Resource": (
-        "What the limit counts. Of several limits the headers describe the one with the smallest share left; without a"
-        " limit there are none.",
+        "What the limit counts. The headers describe the limit with the smallest share left. Without a limit there are"
+        " none.",
         {**_TEXT, "enum": ["requests", "tokens"]},
     ),
     "X-Routewright-Cache": (

@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 from docs._blocks import ROOT, blocks, pages, run
-from docs._generate import POLICY_PARTS, with_parts
+from docs._generate import POLICY_PARTS, POLICY_PARTS_OF_REQUESTS, with_parts
 from msgspec import Struct
 from msgspec.structs import fields
 
@@ -72,6 +72,8 @@ def test_a_reference_names_every_field(page: str, shapes: list[type[Struct]]) ->
 
 def test_the_keys_of_files_are_all_named() -> None:
     assert set(ModelEntry.model_fields) <= _named("how-to/own-models.md")
+    for entry in POLICY_PARTS_OF_REQUESTS.values():
+        assert set(entry.model_fields) <= _named("reference/policy-file.md")
     for entry, kind in POLICY_PARTS.values():
         assert set(entry.model_fields) <= _named("reference/policy-file.md")
         assert set(entry.model_fields) <= set(field_docs(kind)), f"a string below each field of {kind.__name__}"

@@ -125,7 +125,7 @@ class TelemetryEntry(Strict):
 
 
 class RetentionEntry(Strict):
-    """How long traces are kept. Without the table the store keeps to what it was told before: 30 days, and 1."""
+    """How long traces are kept. Without the table the store keeps its last setting."""
 
     production_days: Days = 30
     """Days, or `"forever"`."""
