@@ -220,6 +220,17 @@ def test_a_target_that_is_not_empty_is_left_unchanged(
     assert run(url, "SELECT count(*) FROM store") == [(1,)]
 
 
+def test_an_unfinished_copy_of_another_store_is_left_unchanged(
+    source: Path, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(copying, "_compare", lambda *_: ["it is not whole yet"])
+    assert copy(source, url) == 1
+    other = tmp_path / "other.db"
+    assert main(["accounts", "create", "acme", "--store", str(other)]) == 0
+    assert copy(other, url) == 2
+    assert "is an unfinished copy of another store" in capsys.readouterr().err
+
+
 def test_a_source_in_use_is_refused(source: Path, url: str, capsys: pytest.CaptureFixture[str]) -> None:
     async def use() -> None:
         storage = SqliteStorage(source)

@@ -28,6 +28,7 @@ from routewright.wire import (
     PutTrace,
     RateLimits,
     Replay,
+    RunLimit,
     TraceById,
     TraceItems,
     UsageCounts,
@@ -176,6 +177,19 @@ async def test_a_tick_that_arrives_after_later_ones_is_refused(url: str, proxy: 
         proxy.wait_until_idle()
         await pay(till, "after")
         assert (await till.purses(run=None))["account"] == (2, 0)
+
+
+async def test_a_locked_account_delays_others_no_longer_than_its_lock(url: str) -> None:
+    async with aclosing(PostgresStorage(url)) as storage:
+        till, other = await Till(storage).open_full(), Till(storage, account="other")
+        await other.open(limits=RateLimits(requests_per_min=100))
+        with Address(url).connect() as locker, locker.transaction():
+            locker.execute("SELECT lock_accounts(ARRAY['acme'])")
+            async with anyio.create_task_group() as group:
+                group.start_soon(other.admit, "theirs")
+                with pytest.raises(StorageUnavailable, match="another transaction has the lock"):
+                    await till.ask("ours", 1)
+        await till.admit("now", 1)
 
 
 async def test_releases_during_an_outage_take_effect_when_the_storage_is_closed(url: str, proxy: FaultProxy) -> None:
@@ -411,6 +425,16 @@ async def test_holds_of_a_dead_process_are_freed_in_batches_without_delaying_oth
         for call in ("keeps it heard", "at once"):
             other.release(call)
     await dead.aclose()
+
+
+async def test_cached_limits_may_be_evicted_while_calls_are_granted(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "MAX_BALANCES", 1)
+    async with aclosing(PostgresStorage(url)) as storage:
+        till = await Till(storage).open_full()
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as group:
+                for number in range(20):
+                    group.start_soon(partial(till.admit, f"c{number}", 1, run=RunLimit(f"r{number}", 10)))
 
 
 async def test_an_account_that_stays_locked_delays_others_only_once(url: str) -> None:

@@ -267,6 +267,13 @@ class Batches(Suite):
             await storage.apply("default", [PutTrace(TRACE), wrong])
         assert await storage.scan("default", Traces(), after=None, limit=5) == [OTHER]
 
+    async def test_an_unknown_query_is_refused(self, storage: Storage) -> None:
+        unknown: Any = TRACE
+        with pytest.raises(UnsupportedWrite):
+            await storage.read("default", unknown)
+        with pytest.raises(UnsupportedWrite):
+            await storage.scan("default", unknown, after=None, limit=5)
+
     async def test_a_batch_is_applied_only_if_each_write_finds_what_it_expects(self, storage: Storage) -> None:
         for number, (there, write, holds) in enumerate(EXPECTATIONS):
             for at_once in (True, False):  # what is there may come from the same batch
