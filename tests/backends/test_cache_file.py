@@ -48,6 +48,14 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+async def other(path: Path) -> AsyncIterator[SqliteCache]:
+    """The cache of another process."""
+    cache = SqliteCache(path)
+    yield cache
+    await cache.aclose()
+
+
+@pytest.fixture
 async def cache(path: Path) -> AsyncIterator[SqliteCache]:
     cache = SqliteCache(path)
     yield cache
