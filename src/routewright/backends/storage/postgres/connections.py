@@ -230,12 +230,12 @@ class Database:
         """``value_now`` in a thread."""
         return await self.run(partial(self.value_now, sql, *values))
 
-    def value_now(self, sql: str, *values: bytes | str | float | None, patience_s: float = PATIENCE_S) -> bytes:
+    def value_now(self, sql: str, *values: bytes | str | float | None) -> bytes:
         """The single value of a statement in PostgreSQL's binary format; null is empty. Raises kinds of
         ``StorageUnavailable``."""
         args = [value if value is None or isinstance(value, bytes) else escape(str(value)).encode() for value in values]
         formats = [int(isinstance(value, bytes)) for value in values]
-        with self.address.translate(), self.connection(patience_s) as connection:
+        with self.address.translate(), self.connection() as connection:
             return call(connection, sql.encode(), args, formats, result_format=1)
 
 

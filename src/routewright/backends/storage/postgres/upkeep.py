@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import json
 
@@ -62,11 +62,8 @@ DELETE FROM entry WHERE (party, at) IN (
 _RESULTS = "DELETE FROM kept WHERE (account, claim) IN (SELECT account, claim FROM kept WHERE until <= ? LIMIT ?)"
 
 
-class Transact(Protocol):
-    """Runs work in a transaction with locked accounts."""
-
-    def __call__(self, work: Callable[[Tables, AccountTransaction], Any], locked: Sequence[str] = (), /) -> Any:
-        """Return the result of the work."""
+Transact = Callable[..., Any]
+"""``Server.transact``: runs work in a transaction with locked accounts, and returns its result."""
 
 
 def count(transact: Transact) -> None:
@@ -149,7 +146,7 @@ def sweep(transact: Transact, now: float) -> int:
         removed += transact(partial(_drop_day, kind, day), [ROLLING])
     while pieces := transact(lambda tables, _: cleanup.find_old_traces(now, tables, WEEK_S)):
         for piece in pieces:
-            removed += transact(partial(_remove_old, piece))
+            removed += transact(lambda tables, _, piece=piece: cleanup.remove_old(piece, tables))
     count(transact)
     while freed := transact(lambda tables, _: cleanup.remove_snapshots(now, tables)):
         removed += sum(freed)
@@ -163,10 +160,6 @@ def _forget(now: float, tables: Tables, _: AccountTransaction) -> None:
     tables.execute(_FORGET_IDLE, (before, before))
     tables.execute("DELETE FROM notice WHERE at < now() - interval '1 minute'")
     tables.execute("DELETE FROM cache_lead WHERE until < now()")
-
-
-def _remove_old(old: cleanup.OldTraces, tables: Tables, _: AccountTransaction) -> int:
-    return cleanup.remove_old(old, tables)
 
 
 def _find_old_days(now: float, tables: Tables, _: AccountTransaction) -> list[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import inf
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -39,14 +39,28 @@ KEY_TERMS = "scopes", "limits", "budget_nanos", "monthly_nanos", "revoked_at"
 encode = msgspec.json.Encoder().encode
 _account = msgspec.json.Decoder(Account).decode
 _key = msgspec.json.Decoder(Key).decode
-_incident = msgspec.json.Decoder(wire.Incident).decode
-_event = msgspec.json.Decoder(StoredEvent).decode
 _fields = msgspec.json.Decoder(dict[str, Any]).decode
-_names = msgspec.json.Decoder(list[str]).decode
 _plain = attrgetter(
     "at", "kind", "key_id", "provider", "model", "tokens.input", "tokens.output", "tokens.cached",
     "cost_nanos", "charge_nanos", "credit_nanos",
 )  # fmt: skip
+
+
+def _read(decode: Callable[[Any], T], kind: str, body: bytes | str, terms: Sequence[str] = ()) -> T:
+    """Decode a body. Raises ``StorageCorrupt``, also if one of the terms is missing."""
+    try:
+        record = decode(body)
+        if not terms or _fields(body).keys() >= {*terms}:
+            return record
+        raise ValueError("a term is missing")
+    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        raise StorageCorrupt(f"{kind} is damaged; run 'routewright store check' and restore a backup") from error
+
+
+incident_of = partial(_read, msgspec.json.Decoder(wire.Incident).decode, "an incident")
+event_of = partial(_read, msgspec.json.Decoder(StoredEvent).decode, "an event")
+names_of = partial(_read, msgspec.json.Decoder(list[str]).decode, "a reservation")
+"""Decode incidents, events, and names of purses."""
 
 
 @lru_cache(maxsize=1_000)
@@ -59,21 +73,6 @@ def account_of(body: bytes) -> Account:
 def key_of(body: bytes) -> Key:
     """Decode a key, with a cache."""
     return _read(_key, "a key", body, KEY_TERMS)
-
-
-def incident_of(body: bytes) -> wire.Incident:
-    """Decode an incident."""
-    return _read(_incident, "an incident", body)
-
-
-def event_of(body: bytes) -> StoredEvent:
-    """Decode an event."""
-    return _read(_event, "an event", body)
-
-
-def names_of(text: str) -> list[str]:
-    """Decode names of purses."""
-    return _read(_names, "a reservation", text)
 
 
 @lru_cache(maxsize=1_000)
@@ -103,17 +102,6 @@ def columns_of(row: LedgerRow) -> Row:
     """The ``ROW`` columns of a row."""
     least, most = row.cost_range_nanos or (None, None)
     return name_of(row.request_id, row.attempt), *_plain(row), least, most, row.overrun_nanos, row.note
-
-
-def _read(decode: Callable[[Any], T], kind: str, body: bytes | str, terms: Sequence[str] = ()) -> T:
-    """Decode a body. Raises ``StorageCorrupt``, also if one of the terms is missing."""
-    try:
-        record = decode(body)
-        if not terms or _fields(body).keys() >= {*terms}:
-            return record
-        raise ValueError("a term is missing")
-    except (msgspec.MsgspecError, ValueError, TypeError) as error:
-        raise StorageCorrupt(f"{kind} is damaged; run 'routewright store check' and restore a backup") from error
 
 
 _ACCOUNT = "SELECT body FROM account WHERE account = ?"
