@@ -50,8 +50,7 @@ def check_policy(policy: object, place: int) -> wire.Policy:
     _check_rules(path, policy, problems)
     for number, entry in enumerate(policy.classes or ()):
         _check_class(f"{path}.classes[{number}]", entry, problems)
-    if problems:
-        raise ValidationFailed.of(*(as_attribute(entry, f"{path}.") for entry in problems[: rules.MAX_PROBLEMS]))
+    rules.refuse([as_attribute(entry, f"{path}.") for entry in problems])
     return policy
 
 

@@ -202,8 +202,7 @@ def complete_request(request: wire.RouteRequest) -> wire.RouteRequest:
         check_params(request.params, problems)
     if request.metadata is not None:
         check_metadata(request.metadata, problems)
-    if problems:
-        raise ValidationFailed.of(*problems[:MAX_PROBLEMS])
+    refuse(problems)
     strategy = request.strategy or "balanced"
     return replace(
         request,
@@ -527,8 +526,7 @@ def check_caller_extra(extra: Mapping[str, wire.JsonObject], allowed: Mapping[st
             for key in path:
                 place = joined(place, key)
             problems.append(Problem(place, "may not be sent by callers with a key", hint))
-    if problems:
-        raise ValidationFailed.of(*problems[:MAX_PROBLEMS])
+    refuse(problems)
 
 
 def _refused_fields(
@@ -547,17 +545,14 @@ def _refused_fields(
 def check_public_urls(messages: Sequence[wire.Message]) -> None:
     """Raise ``ValidationFailed`` for images and files whose URL is not an ``https://`` URL of a public host."""
     problems = filter(None, (problem_of_url(path, url) for path, url in _urls_of(messages)))
-    if first := [*islice(problems, MAX_PROBLEMS)]:
-        raise ValidationFailed.of(*first)
+    refuse([*islice(problems, MAX_PROBLEMS)])
 
 
 def check_https(messages: Sequence[wire.Message]) -> None:
     """Raise ``ValidationFailed`` for images and files whose URL begins with ``http://``."""
+    problem = "begins with http://, which no model here can fetch"
     hint = "use https://, or send the image as a data: URL"
-    paths = [path for path, url in _urls_of(messages) if url[:7].lower() == "http://"]
-    if paths:
-        problem = "begins with http://, which no model here can fetch"
-        raise ValidationFailed.of(*(Problem(path, problem, hint) for path in paths[:MAX_PROBLEMS]))
+    refuse([Problem(path, problem, hint) for path, url in _urls_of(messages) if url[:7].lower() == "http://"])
 
 
 def _urls_of(messages: Sequence[wire.Message]) -> Iterator[tuple[str, str]]:
