@@ -3,17 +3,13 @@ capture is on. It does not matter how a call ends, or what is passed to a ``Cons
 
 from __future__ import annotations
 
-import copy
 import inspect
-import json
-import pickle
 from collections.abc import Callable, Coroutine, Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import anyio
-import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -763,19 +759,6 @@ async def test_a_valid_key_is_shown_only_to_its_creator(clock: FakeClock, tmp_pa
         secret_path(storage.path).unlink()
         watch.look_at_files(tmp_path)
     assert watch.seen == []
-
-
-async def test_a_new_key_is_neither_encoded_nor_copied(console: Console) -> None:
-    new = await console.create_key("acme", name="x")
-    text = new.secret.reveal()
-    for encode in (msgspec.json.encode, msgspec.msgpack.encode, msgspec.to_builtins):
-        with pytest.raises(TypeError, match="objects of type Secret"):
-            encode(new)
-    for each in (json.dumps({"key": new.secret}), f"{new.secret}{new}", repr(copy.deepcopy(new))):
-        assert text not in each
-    copied: wire.NewKey = pickle.loads(pickle.dumps(new))
-    assert copied.secret.reveal() == "***"
-    assert copied.key == new.key
 
 
 async def test_no_key_reaches_the_storage(console: Console, watched: Watched, guard: Watch) -> None:

@@ -101,47 +101,6 @@ async def test_a_wrong_request_is_refused_at_its_path(how: How, body: dict[str, 
     await check_refused(house)
 
 
-@table(
-    ("body", "kind", "status", "code"),
-    [(b'{"task": "go"', "application/json", 400, "invalid_json"),
-(b'{"task": "go", "task": "stay"}', "application/json", 400, "validation_failed"),
-(b"[]", "application/json", 400, "validation_failed"),
-(b'{"task": "go"}', "text/plain", 415, "unsupported_media_type"),
-(b" " * (1 << 20) + b'{"task": "go"}', "application/json", 413, "body_too_large"),
-],
-)  # fmt: skip
-@table("how", [PLAIN, PLAIN_KEY], ids=["without a key", "with a key"])
-async def test_a_body_is_validated_as_strictly_as_a_route_request(
-    how: How, body: bytes, kind: str, status: int, code: str
-) -> None:
-    house = await House([]).open()
-    told = await house.send(body, how, {"content-type": kind})
-    assert (told.status, told.body["error"]["code"]) == (status, code)
-    await check_refused(house)
-
-
-@pytest.mark.parametrize("key", ["x" * 64, "é" * 32])
-async def test_a_key_takes_up_to_64_bytes(key: str) -> None:
-    house = await House([says("one")]).open()
-    assert (await house.run(PLAIN, idempotency_key=key)).status == 200
-    assert (await house.run(PLAIN, idempotency_key=key + "x")).status == 400
-
-
-@pytest.mark.parametrize(
-    ("given", "reason"),
-    [
-        ({}, "goal=cost strategy=balanced"),
-        ({"strategy": "quality-first"}, "goal=quality strategy=quality-first"),
-        ({"goal": "stability", "strategy": "latency-optimized"}, "goal=stability strategy=latency-optimized"),
-    ],
-)
-async def test_a_model_strategy_means_what_it_means_in_a_route_request(given: dict[str, str], reason: str) -> None:
-    house = await House([says("one")]).open()
-    body = (await house.run(PLAIN, **({"model_strategy": given} if given else {}))).body
-    call = await house.get(f"/v1/traces/{body['steps'][0]['trace_id']}")
-    assert f"goal={call['goal']} strategy={call['strategy']}" == reason
-
-
 # 2.5: how a run ends
 
 
@@ -158,29 +117,17 @@ class Ending(NamedTuple):
     """Steps that a stream says have begun."""
 
 
-ENDINGS = {
-    "completed": Ending([ADDS, says("three")], {}, "completed", None, None, "three", [None, "add", None], 3),
-    "too many steps": Ending(
+ENDINGS = {"completed": Ending([ADDS, says("three")], {}, "completed", None, None, "three", [None, "add", None], 3),
+"too many steps": Ending(
         lambda _: asks("add", {"a": 1, "b": 1}, text="so far"), {"max_steps": 3},
         "partial", "max_steps_reached", None, "so far", [None, "add", None], 3,
     ),
-    "steps run out in the middle of parallel calls": Ending(
-        [asks("add", {"a": 1, "b": 1}, ("greet", {"name": "Ann"}), ("add", {"a": 2, "b": 2}))], {"max_steps": 3},
-        "partial", "max_steps_reached", None, "", [None, "add", "greet"], 3,
-    ),
-    "a tool of the client": Ending(
+"a tool of the client": Ending(
         [asks("add", {"a": 1, "b": 1}, ("weather", {"city": "Rome"}))], {"tools": ["add", WEATHER]},
         "partial", "tool_calls_pending", None, "", [None, "add"], 2,
     ),
-    "a fault": Ending(secret_fault, {}, "failed", None, "router.upstream_failed", "", [None], 1),
-    "a fault after a step": Ending(
-        [asks("add", {"a": 1, "b": 1}, text="so far"), *[ProviderFault("server")] * 9], {},
-        "failed", None, "router.upstream_failed", "so far", [None, "add", None], 3,
-    ),
-    "no money for the first step": Ending(
-        [], {"total_budget_usd": 1e-9}, "budget_exceeded", None, "quota_exhausted", "", [], 1
-    ),
-    "no money for the next step": Ending(
+"a fault": Ending(secret_fault, {}, "failed", None, "router.upstream_failed", "", [None], 1),
+"no money for the next step": Ending(
         lambda _: ADDS, {"total_budget_usd": 0.00155, "max_steps": 1_000},
         "budget_exceeded", None, "quota_exhausted", "", [None, "add"], 3,
     ),
@@ -202,7 +149,6 @@ async def test_each_ending_is_reported_alike_plain_streamed_and_replayed(how: Ho
     check_figures(body)
     if how.stream:
         check_events(told, ending.starts)
-    await check_trace(house, body)
     (event,) = await house.ends()
     assert event.data == {
         "trace_id": body["trace_id"], "status": ending.status, "summary": body["summary"], "metadata": {"team": "a"},
@@ -237,28 +183,6 @@ def check_events(told: Outcome, starts: int) -> None:
         place = {(each.event, each.data.get("number")): each.id for each in told.events}
         assert place["step.started", step["number"]] < place["step.completed", step["number"]]
     assert len(told.events) == 2 + len(begun) + len(done)
-
-
-async def check_trace(house: House, body: dict[str, Any]) -> None:
-    """The run is found by kind, status and metadata, and its trace says what the response says."""
-    asked = f"filter=kind%3Dagent,status%3D{body['status']},metadata.team%3Da"
-    (item,) = (await house.get("/v1/traces", asked))["data"]
-    trace = await house.get(f"/v1/traces/{body['trace_id']}")
-    assert item == {name: value for name, value in trace.items() if name not in ("spans", "content")}
-    assert (trace["id"], trace["kind"], trace["metadata"]) == (body["trace_id"], "agent", {"team": "a"})
-    assert trace["error"] == (body["error"] or {}).get("code")
-    assert trace["cost_usd"] == body["summary"]["total_cost_usd"]
-    made = [step["trace_id"] for step in body["steps"] if "trace_id" in step]
-    assert [each for each in trace["children"] if each in made] == made
-    spans = [span for span in trace["spans"] if span["type"] == "step"]
-    assert [(span["name"], span["number"]) for span in spans] == [
-        (step["action"], step["number"]) for step in body["steps"]
-    ]
-    steps = {span["id"] for span in spans}
-    below = [span["type"] for span in trace["spans"] if span["parent_id"] in steps]
-    assert below == ["tool" if "tool" in step else "sub_trace" for step in body["steps"]]
-    calls = (await house.get("/v1/traces", "filter=kind%3Droute,metadata.team%3Da"))["data"]
-    assert {call["id"] for call in calls} == set(trace["children"])
 
 
 # Refusals before the first step
@@ -377,10 +301,3 @@ async def test_the_headers_describe_the_request_window(how: How) -> None:
     }  # fmt: skip
     again = await house.run(PLAIN, task="other")  # after the run and its two calls
     assert again.headers["x-ratelimit-remaining"] == "6"
-
-
-async def test_a_replay_counts_against_no_window() -> None:
-    house = await House([says("one"), says("two")], limits=RateLimits(requests_per_min=4)).open()
-    for _ in range(10):
-        assert (await house.run(HOWS["plain with a key"])).status == 200
-    assert (await house.run()).status == 200

@@ -332,12 +332,6 @@ def _completion(at: At, **more: Any) -> Any:
     return litellm.completion(**{**asked, "api_key": at.key, "num_retries": 0, **more})
 
 
-def litellm_plain(at: At) -> None:
-    assert _completion(at).choices[0].message.content == SAID
-    named = {"model": f"anthropic/{CLAUDE}", "api_base": f"{at.url}/anthropic"}
-    assert _completion(at, **named, max_tokens=50).choices[0].message.content == SAID
-
-
 def litellm_stream(at: At) -> None:
     pieces = _completion(at, stream=True)
     assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == SAID

@@ -135,14 +135,6 @@ def test_1_a_request_is_json_in_utf_8_and_any_other_kind_is_415(place: Place, ki
     assert (answer.status_code, answer.json().get("error", {}).get("code")) == (415 if code else 200, code)
 
 
-@pytest.mark.parametrize(
-    "body", ['{"messages": [{"role": "user", "content": "é"}]}'.encode("latin-1"), b"\xef\xbb\xbf{}", b""]
-)
-def test_1_a_request_is_utf_8(place: Place, body: bytes) -> None:
-    answer = place.live.post("/v1/route", content=body, headers={"Content-Type": "application/json"})
-    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_json")
-
-
 @pytest.mark.parametrize("path", ["/v1/openai/chat", "/openai/chat/completions", "/v2/messages", "/anthropic/messages"])
 def test_1_a_wrong_base_url_is_answered_with_the_right_ones(place: Place, path: str) -> None:
     answer = place.live.post(path, json={})
@@ -214,11 +206,6 @@ def test_2_2_a_response_has_the_field(place: Place, field: str) -> None:
     answer = place.live.post("/v1/route", json=ask())
     assert answer.headers["content-type"] == "application/json"
     assert RESPONSE[field](at(answer.json(), field))
-
-
-def test_2_2_the_fallback_model_is_the_one_that_rescued_the_request(place: Place) -> None:
-    body = place.live.post("/v1/route", json=ask(f"fault server of {CRANKY}")).json()
-    assert (body["primary_model"], body["fallback_model"]) == (CRANKY, STEADY)
 
 
 # 2.3: models
@@ -364,11 +351,6 @@ def test_4_1_a_key_with_another_body_is_409(place: Place) -> None:
 def test_4_1_a_key_has_at_most_64_bytes(place: Place, key: str, status: int) -> None:
     answer = place.live.post("/v1/route", json=ask(), headers={b"Idempotency-Key": key.encode()})
     assert answer.status_code == status
-
-
-def test_4_1_two_keys_that_differ_are_400(place: Place) -> None:
-    answer = place.live.post("/v1/route", json=ask(idempotency_key="a"), headers={"Idempotency-Key": "b"})
-    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "validation_failed")
 
 
 def test_4_1_a_stream_consists_of_events(place: Place) -> None:

@@ -19,7 +19,7 @@ from routewright.errors import RouterError, SignatureError
 from routewright.server.routes import ENDPOINTS, document_at
 from routewright.wire import AgentEvent, RouteEvent, RouteRequest
 
-from .openapi_document import DOCUMENT, conforms, flaws, strictly
+from .openapi_document import DOCUMENT, conforms, strictly
 from .uvicorn_server import HELLO, Site
 
 OPERATIONS = [pytest.param(told, id=f"{told.method} {told.path}") for told in told_operations()]
@@ -183,57 +183,3 @@ def test_component_names_are_unique_and_every_reference_resolves() -> None:
         there = DOCUMENT
         for step in reference.removeprefix("#/").split("/"):
             there = there[step]
-
-
-HELLO_AGAIN = {"role": "user", "content": "Hello"}
-CALLS = [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
-
-
-@pytest.mark.parametrize(
-    ("field", "right", "wrong"),
-    [
-        (
-            "messages",
-            [
-                [HELLO_AGAIN],
-                [{"role": "assistant", "tool_calls": CALLS}],
-                [{"role": "tool", "content": "Hello", "tool_call_id": "a"}],
-            ],
-            [
-                [{"role": "user"}],
-                [{**HELLO_AGAIN, "tool_calls": CALLS}],
-                [{"role": "assistant"}],
-                [{"role": "tool", "content": "Hello"}],
-            ],
-        ),
-        (
-            "tools",
-            [[{"function": {"name": "f"}}], [{"name": "f", "parameters": {}}], [{"name": "f", "function": None}]],
-            [[{}], [{"type": "function"}], [{"name": "f", "function": {"name": "f"}}], [{"description": "d"}]],
-        ),
-        (
-            "cache",
-            [{"max_error": 0.1}, {"threshold": 0.5}, {"max_error": 0.1, "threshold": None}],
-            [{"max_error": 0.1, "threshold": 0.5}],
-        ),
-        (
-            "params",
-            [
-                {"response_format": {"type": "json_object"}},
-                {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}}},
-            ],
-            [
-                {"response_format": {"type": "json_schema"}},
-                {"response_format": {"type": "text", "json_schema": {"name": "a", "schema": {}}}},
-            ],
-        ),
-    ],
-)
-def test_rules_between_fields_are_those_of_validation(field: str, right: list[Any], wrong: list[Any]) -> None:
-    schema = {"$ref": "#/components/schemas/RouteRequest"}
-    site = Site()
-    with site.client(site.key(environment="sandbox")) as client:
-        for value in (*right, *wrong):
-            body = {"messages": [HELLO_AGAIN], field: value}
-            answer = client.post("/v1/decide", json=body)
-            assert (answer.status_code == 400) == bool(flaws(body, schema)) == (value in wrong), answer.text

@@ -149,22 +149,6 @@ def test_observers_are_called_for_refused_clients(port: int) -> None:
     assert refused.client == "127.0.0.1"
 
 
-@table("sent", REFUSED.values(), ids=REFUSED)
-def test_an_invalid_request_in_single_bytes_is_refused(port: int, sent: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
-        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        heard = b""
-        try:
-            for place in range(min(len(sent), 200)):
-                client.sendall(sent[place : place + 1])
-            client.sendall(sent[200:])
-            while more := client.recv(65_536):
-                heard += more
-        except ConnectionError:
-            pass
-    assert statuses(heard) in ([], [400], [401])  # which it may have been before the fault came
-
-
 ANSWERED = {"HTTP/1.0": (b"GET /v1/models HTTP/1.0\r\n\r\n", [401]),
 "an absolute target": (b"GET http://a/v1/models HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", [401]),
 "empty lines before it": (b"\r\n\r\n" + GET + b"Connection: close\r\n\r\n", [401]),

@@ -374,7 +374,7 @@ def completion_of(response: wire.RouteResponse, customs: Container[str] = ()) ->
         message |= _reasoning_fields(response.reasoning)
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reason_of(response, _REASONS)}
     completion = _chat_object("chat.completion", response.trace_id, response.routing.selected_model, [choice])
-    return {**completion, "usage": _usage_of(response.routing.tokens)}
+    return {**completion, "usage": usage_of(response.routing.tokens)}
 
 
 def _call_of(id: str, call: wire.FunctionCall, is_custom: bool) -> JsonObject:
@@ -397,13 +397,14 @@ def _reasoning_fields(reasoning: wire.Reasoning, index: int = 0) -> JsonObject:
     }
 
 
-def _usage_of(tokens: wire.Tokens) -> JsonObject:
+def usage_of(tokens: wire.Tokens, asked: str = "prompt", answered: str = "completion") -> JsonObject:
+    """Token counts. ``asked`` and ``answered``: the API's words for input and output."""
     return {
-        "prompt_tokens": tokens.input,
-        "completion_tokens": tokens.output,
+        f"{asked}_tokens": tokens.input,
+        f"{answered}_tokens": tokens.output,
         "total_tokens": tokens.input + tokens.output,
-        "prompt_tokens_details": {"cached_tokens": tokens.cached, "cache_write_tokens": tokens.written},
-        "completion_tokens_details": {"reasoning_tokens": tokens.reasoning},
+        f"{asked}_tokens_details": {"cached_tokens": tokens.cached, "cache_write_tokens": tokens.written},
+        f"{answered}_tokens_details": {"reasoning_tokens": tokens.reasoning},
     }
 
 
@@ -461,7 +462,7 @@ class ChunkFrames(CallFrames):
     def _end_answer(self, response: wire.RouteResponse) -> Iterator[bytes]:
         yield self._chunk({}, reason_of(response, _REASONS))
         if self._vendor_call.wants_usage:
-            yield self._frame([], _usage_of(response.routing.tokens))
+            yield self._frame([], usage_of(response.routing.tokens))
         yield DONE
 
     def _call_chunk(self, block: Block, call: JsonObject) -> bytes:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from routewright import wire
 from routewright.errors import RouterError
-from routewright.wire import FunctionCall, JsonObject, Message, Part, Role, RouteResponse, Tokens, ToolCall, Verbosity
+from routewright.wire import FunctionCall, JsonObject, Message, Part, Role, RouteResponse, ToolCall, Verbosity
 from routewright.wire.json_scan import decode
 from routewright.wire.json_stream import complete_object
 from routewright.wire.problems import shown
@@ -24,7 +24,7 @@ from .endpoints import Service
 from .errors import fit
 from .exchange import Exchange
 from .fields import Fields, wrong
-from .openai import LISTED_AT, OpenAICall, created_at, error_of
+from .openai import LISTED_AT, OpenAICall, created_at, error_of, usage_of
 from .vendor_call import Block, CallFrames, answer, encode_event
 from .vendor_requests import EFFORTS, PLACES, Words, content_of
 
@@ -259,7 +259,7 @@ def _complete_response(response: RouteResponse, blocks: list[Block], echo: JsonO
         "status": "incomplete" if is_cut else "completed",
         "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
         "output": [_item(response.trace_id, block, number) for number, block in enumerate(blocks)],
-        "usage": _usage_of(response.routing.tokens),
+        "usage": usage_of(response.routing.tokens, "input", "output"),
     }
 
 
@@ -308,16 +308,6 @@ def _item(trace_id: str, block: Block, number: int) -> JsonObject:
 
 def _part(text: str) -> JsonObject:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def _usage_of(tokens: Tokens) -> JsonObject:
-    return {
-        "input_tokens": tokens.input,
-        "input_tokens_details": {"cached_tokens": tokens.cached, "cache_write_tokens": tokens.written},
-        "output_tokens": tokens.output,
-        "output_tokens_details": {"reasoning_tokens": tokens.reasoning},
-        "total_tokens": tokens.input + tokens.output,
-    }
 
 
 _ERROR_CODES = {429: "rate_limit_exceeded", 400: "invalid_prompt"}

@@ -303,37 +303,17 @@ def test_a_truncated_answer_is_incomplete(reason: str) -> None:
 
 # Streams. The order of events is that of the examples in OpenAI's reference.
 
-TEXT = [
-    "response.created",
-    "response.in_progress",
-    "response.output_item.added",
-    "response.content_part.added",
-    "response.output_text.delta",
-    "response.output_text.delta",
-    "response.output_text.done",
-    "response.content_part.done",
-    "response.output_item.done",
-    "response.completed",
-]
-CALL = [
-    "response.created",
-    "response.in_progress",
-    "response.output_item.added",
-    "response.function_call_arguments.delta",
-    "response.function_call_arguments.delta",
-    "response.function_call_arguments.delta",
-    "response.function_call_arguments.done",
-    "response.output_item.done",
-    "response.completed",
-]
-REASONING = [
-    "response.output_item.added",
-    "response.reasoning_summary_part.added",
-    "response.reasoning_summary_text.delta",
-    "response.reasoning_summary_text.done",
-    "response.reasoning_summary_part.done",
-    "response.output_item.done",
-]
+BEGUN = "created in_progress output_item.added"
+ENDED = "output_item.done completed"
+TEXT = f"{BEGUN} content_part.added {'output_text.delta ' * 2}output_text.done content_part.done {ENDED}".split()
+PIECE = "function_call_arguments.delta "
+CALL = f"{BEGUN} {PIECE * 3}function_call_arguments.done {ENDED}".split()
+SUMMARY = "part.added text.delta text.done part.done".split()
+REASONING = ["output_item.added", *(f"reasoning_summary_{step}" for step in SUMMARY), "output_item.done"]
+
+
+def kinds_of(events: list[dict[str, Any]]) -> list[str]:
+    return [event["type"].removeprefix("response.") for event in events]
 
 
 def events_of(raw: bytes) -> Iterator[dict[str, Any]]:
@@ -371,7 +351,7 @@ def _piece(index: int, arguments: str, id: str = "", name: str = "") -> wire.Too
 
 def test_a_text_streams_as_in_the_reference() -> None:
     told = told_by(_text("Hi there! "), _text("How can I assist you today?"), wire.RouteCompleted(1, answer()))
-    assert [event["type"] for event in told] == TEXT
+    assert kinds_of(told) == TEXT
     assert told[-1]["response"]["output"][0]["content"][0]["text"] == answer().output
     assert {event["item_id"] for event in told if "item_id" in event} == {told[2]["item"]["id"]}
 
@@ -379,7 +359,7 @@ def test_a_text_streams_as_in_the_reference() -> None:
 def test_a_call_streams_as_in_the_reference() -> None:
     pieces = _piece(0, BOSTON[:9], "call_1", "get_current_weather"), _piece(0, BOSTON[9:])
     told = told_by(*pieces, wire.RouteCompleted(1, answer(output="", tool_calls=CALLS)))
-    assert [event["type"] for event in told] == CALL
+    assert kinds_of(told) == CALL
     (item,) = told[-1]["response"]["output"]
     assert (item["call_id"], item["arguments"], item["status"]) == ("call_1", BOSTON, "completed")
 
@@ -387,14 +367,14 @@ def test_a_call_streams_as_in_the_reference() -> None:
 def test_reasoning_streams_before_the_text() -> None:
     thought = wire.ReasoningDelta(1, wire.ReasoningData("Hm.", [{"signature": "s"}], "google", 1))
     told = told_by(thought, _text("Hi"), wire.RouteCompleted(1, answer(output="Hi", reasoning=THOUGHT)))
-    assert [event["type"] for event in told][2:8] == REASONING
+    assert kinds_of(told)[2:8] == REASONING
     assert [item["type"] for item in told[-1]["response"]["output"]] == ["reasoning", "message"]
     assert told[7]["item"]["encrypted_content"] == THOUGHT.pack()
     silent = told_by(
         wire.ReasoningDelta(1, wire.ReasoningData("", [{"a": 1}], "google", 1)),
         wire.RouteCompleted(1, answer(output="")),
     )
-    assert [event["type"] for event in silent][2:4] == ["response.output_item.added", "response.output_item.done"]
+    assert kinds_of(silent)[2:4] == ["output_item.added", "output_item.done"]
 
 
 def test_interleaved_calls_stay_apart() -> None:
@@ -426,7 +406,7 @@ def test_a_stream_that_breaks_ends_with_an_error_that_the_sdk_raises() -> None:
         stream = own.responses.create(model="auto", input="Hi", stream=True)
         with pytest.raises(openai.APIError, match="every attempt failed"):
             read(stream)
-    assert told == TEXT[:5]
+    assert told == [f"response.{kind}" for kind in TEXT[:5]]
 
 
 def test_an_error_is_an_error_event_and_a_failed_response() -> None:
