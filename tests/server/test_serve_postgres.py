@@ -13,10 +13,6 @@ from routewright import Console, RateLimits
 from routewright.backends.storage.postgres.connections import Address
 from routewright.backends.storage.postgres.schema import create
 from routewright.cli import main
-from routewright.cli.serve import FLAGS
-from routewright.errors import StorageUnavailable
-from routewright.serve.config import Sources
-from routewright.serve.prepare import plan_of, set_up_store
 from tests.database_servers import PostgresServer, RedisServer
 
 from .serve_process import Server, serving
@@ -77,16 +73,6 @@ def test_servers_share_a_database_and_limits_in_redis(
             texts = [first.page, first.log, second.page, second.log]
     assert found == [200] * 10 + [429] * 2
     assert CANARY not in "".join(texts)
-
-
-@pytest.mark.anyio
-async def test_a_database_without_a_store_is_refused_at_the_start(
-    database: PostgresServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ROUTEWRIGHT_SECRET", ROOT)
-    plan = plan_of(Sources({"store": database.database()}, FLAGS, {}, None))
-    with pytest.raises(StorageUnavailable, match="there is no store yet; run 'routewright store create'"):
-        await set_up_store(plan)
 
 
 def test_readyz_says_which_part_is_away_and_what_that_means(

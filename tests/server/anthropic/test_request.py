@@ -252,17 +252,6 @@ def test_a_schema_for_the_answer_is_honoured(field: str) -> None:
     assert found.response_format["json_schema"]["schema"] == {"type": "object"}
 
 
-def test_output_config_wins_over_output_format_which_is_listed_as_ignored() -> None:
-    one, two = ({"type": "json_schema", "schema": {"title": title}} for title in "ab")
-    request, ignored = reading_of(output_config={"format": one}, output_format=two)
-    assert request.params is not None
-    assert request.params.response_format == {
-        "type": "json_schema",
-        "json_schema": {"name": "answer", "schema": {"title": "a"}},
-    }
-    assert ignored == {"output_format"}
-
-
 def test_the_user_id_is_merged_into_metadata() -> None:
     request = request_of(metadata={"user_id": "u1"}, routewright={"metadata": {"team": "a"}, "goal": "quality"})
     assert request.metadata == {"user_id": "u1", "team": "a"}

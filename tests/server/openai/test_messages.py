@@ -120,22 +120,6 @@ def test_wrong_tools_are_refused_at_their_path(fields: dict[str, Any], path: str
 # What the classes of LangChain's ``ChatOpenAI`` send, and what agents send back that dump the SDK's own messages.
 
 
-def test_a_dumped_message_of_the_sdk_can_be_sent_back() -> None:
-    dumped = {
-        "content": None,
-        "refusal": None,
-        "role": "assistant",
-        "annotations": None,
-        "audio": None,
-        "function_call": None,
-        "tool_calls": [{"id": "c1", "function": {"arguments": "{}", "name": "weather"}, "type": "function"}],
-    }
-    answered = {"role": "tool", "tool_call_id": "c1", "name": "weather", "content": "rain"}
-    found, asked = made({**CHAT, "messages": [*HI, dumped, answered], "tools": [TOOL]})
-    assert len(found.messages) == 3
-    assert not asked.ignored
-
-
 def test_audio_and_documents_are_passed_on() -> None:
     sound = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
     document = {"type": "file", "file": {"file_data": "data:application/pdf;base64,JVBERi0=", "filename": "a.pdf"}}

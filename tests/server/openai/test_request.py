@@ -12,7 +12,7 @@ from routewright.server.openai import ChatCall
 from routewright.wire import Budget, Params
 from tests.tables import table
 
-from .body_reader import CALL, KNOWN, fault, ignored, made, refused, request
+from .body_reader import KNOWN, fault, ignored, made, refused, request
 from .clients import CHAT, TOOL
 
 # The fields.
@@ -124,33 +124,6 @@ def test_values_that_change_nothing_are_not_listed_as_ignored() -> None:
     for name, values in ChatCall.no_effect.items():
         for value in (*values, None):
             assert ignored(**{name: value}) == set()
-
-
-def test_ignored_fields_of_inner_objects_are_listed() -> None:
-    messages = [
-        {"role": "system", "content": "Be brief.", "cache_control": {"type": "ephemeral"}},
-        {"role": "assistant", "content": "Yes.", "reasoning_content": "hm", "audio": None, "refusal": "never"},
-        {
-            "role": "assistant",
-            "content": None,
-            "tool_calls": [{**CALL, "index": 0, "function": {**CALL["function"], "parsed_arguments": {}}}],
-        },
-        {"role": "tool", "tool_call_id": "c1", "content": "Fine."},
-        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x/y", "detail": "original"}}]},
-    ]
-    tool = {**TOOL, "defer_loading": True, "function": {**TOOL["function"], "title": "Weather"}}
-    assert ignored(messages=messages, tools=[tool], stream_options={"include_usage": True, "novel": 1}) == {
-        "cache_control",
-        "defer_loading",
-        "detail",
-        "index",
-        "novel",
-        "parsed_arguments",
-        "reasoning_content",
-        "refusal",
-        "stream_options",
-        "title",
-    }
 
 
 # Errors name what the client wrote.
