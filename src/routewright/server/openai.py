@@ -397,14 +397,14 @@ def _reasoning_fields(reasoning: wire.Reasoning, index: int = 0) -> JsonObject:
     }
 
 
-def usage_of(tokens: wire.Tokens, asked: str = "prompt", answered: str = "completion") -> JsonObject:
-    """Token counts. ``asked`` and ``answered``: the API's words for input and output."""
+def usage_of(tokens: wire.Tokens, prompt: str = "prompt", completion: str = "completion") -> JsonObject:
+    """Token counts. ``prompt`` and ``completion``: the API's words for input and output."""
     return {
-        f"{asked}_tokens": tokens.input,
-        f"{answered}_tokens": tokens.output,
+        f"{prompt}_tokens": tokens.input,
+        f"{completion}_tokens": tokens.output,
         "total_tokens": tokens.input + tokens.output,
-        f"{asked}_tokens_details": {"cached_tokens": tokens.cached, "cache_write_tokens": tokens.written},
-        f"{answered}_tokens_details": {"reasoning_tokens": tokens.reasoning},
+        f"{prompt}_tokens_details": {"cached_tokens": tokens.cached, "cache_write_tokens": tokens.written},
+        f"{completion}_tokens_details": {"reasoning_tokens": tokens.reasoning},
     }
 
 
