@@ -139,6 +139,7 @@ def test_an_own_catalogue_is_carried_over_to_a_new_file() -> None:
     ("argv", "said"),
     [
         (["--output", "models.toml"], "--output: 'models.toml' is not a .json file; give --output"),
+        (["--provider", "opnai"], "--provider: 'opnai' is not in the list; did you mean 'openai'?"),
         (["--output", "no/such/models.json"], "--output: no/such/models.json cannot be written: No such file"),
         (
             ["--catalogue", "own.toml", "--output", "there.json"],

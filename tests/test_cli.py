@@ -150,6 +150,7 @@ def test_a_prompt_comes_from_a_file(tmp_path: Path, monkeypatch: Patch, capsys: 
     ("argv", "piped", "said"),
     [
         ([], b" \n", "is empty"),
+        ([], b"caf\xe9", "not UTF-8"),
         (["@/nowhere/x"], b"", "cannot be read: No such file"),
         (["x", "--request", "y"], b"", "which excludes a prompt"),
         (["--request", "-"], b"{", "--request -: the body is not JSON"),
@@ -286,6 +287,14 @@ def test_running_out_of_time_is_6(monkeypatch: Patch, capsys: Capture) -> None:
     sandbox(monkeypatch, answers=never)
     assert main(["route", "--sandbox", "--timeout-ms", "20", "Hello"]) == 6
     assert "--timeout-ms=20" in capsys.readouterr().err
+
+
+def test_a_failure_shows_the_attempts_and_a_refusal_the_models_over_budget(monkeypatch: Patch, capsys: Capture) -> None:
+    assert main(["route", "--sandbox", "--explain", "--max-cost", "0.0000001", "Hello"]) == 3
+    assert re.search(r"\d+  budget_cost  \S+ \$0\.0\d+", capsys.readouterr().err)
+    sandbox(monkeypatch, faults={"*": "auth"})
+    assert main(["route", "--sandbox", "--trace", "Hello"]) == 5
+    assert len(re.findall(r"─ model \S+ .*error: auth", capsys.readouterr().err)) == 4
 
 
 def test_without_a_provider_route_is_3_and_points_to_the_sandbox(capsys: Capture) -> None:

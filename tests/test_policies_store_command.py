@@ -196,6 +196,8 @@ def test_an_unknown_name_is_refused_with_the_nearest(capsys: Capture) -> None:
 def test_a_mistake_is_named_by_its_option(capsys: Capture) -> None:
     shown(capsys, "draft", "cheap.toml")
     assert "--share: 'desk' has no other version in force" in shown(capsys, "publish", "desk", "--share", "0.1", code=2)
+    said = shown(capsys, "draft", "cheap.toml", "nigtly", code=2)
+    assert said == "routewright: NAME: 'nigtly' is not in cheap.toml; did you mean 'nightly'?\n"
     assert "--share: is 2; pass a number above 0" in shown(capsys, "publish", "desk", "--share", "2", code=2)
     shown(capsys, "discard", "desk")
     said = "NAME: 'desk' has no draft; 'routewright policies draft FILE' saves one"

@@ -84,6 +84,18 @@ def test_a_locked_file_is_not_waited_for(store: Path) -> None:
     assert file.load()[1:] == before
 
 
+def test_memory_rotates_for_all_its_users() -> None:
+    storage = MemoryStorage()
+    one, other = RootSecret(storage, {}), RootSecret(storage, {})
+    (base,) = one.load()
+    one.rotate(base)
+    assert other.load() == one.load()
+    assert one.load()[1] == base
+    with pytest.raises(PreconditionFailed):
+        other.rotate(base)
+    assert one.is_durable
+
+
 def test_a_configured_secret_is_not_rotated() -> None:
     told = RootSecret(MemoryStorage(), {SECRET: PRESENT})
     with pytest.raises(ValidationFailed, match=f"set {SECRET} to a new one and {BEFORE} to the present one") as raised:

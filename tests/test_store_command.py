@@ -123,6 +123,8 @@ def test_check_reports_a_sound_store(path: Path, capsys: Capture) -> None:
     out = capsys.readouterr().out
     assert out.splitlines()[:3] == [f"store      {path}", f"version    {schema.latest()}", "traces     6"]
     assert out.endswith(" kB\n\nsound\n")
+    assert store("check", "traces.db", "--store", "traces.db") == 2
+    assert capsys.readouterr().err == "routewright: STORE: is given twice; give it alone, or as --store\n"
     assert store("check", "traces.db", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["store"], found["traces"], found["problems"]) == (str(path), 6, [])

@@ -196,7 +196,10 @@ INVALID: dict[tuple[str, ...], list[tuple[dict[str, Any], str]]] = {
         ({"until": 7}, "until"),
     ],
     ("get", "delete", "feedback", "feedback_of"): [({"trace_id": trace_id}, "trace_id") for trace_id in (7, "\ud800")],
-    ("feedback",): [({"score": score}, "score") for score in (1.1, float("nan"), True, "1")],
+    ("feedback",): [
+        *(({"score": score}, "score") for score in (1.1, float("nan"), True, "1")),
+        *(({"comment": comment}, "comment") for comment in (7, "\ud800")),
+    ],
     ("usage", "cache_report", "fallback_report", "latency_report"): [
         ({"start_date": "2026-11-32"}, "start_date"),
         ({"start_date": "2026-11-22", "end_date": "2026-11-21"}, "start_date"),

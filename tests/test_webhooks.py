@@ -338,3 +338,9 @@ async def test_the_root_secret_of_a_storage_without_endpoints_can_be_rotated() -
     before = console._secret.load()
     await console.rotate_secret()
     assert console._secret.load()[1:] == before
+
+
+def test_webhook_settings_are_checked() -> None:
+    for attempts in (0, 7, 1.5, True):
+        with pytest.raises(ValidationFailed, match="max_attempts"):
+            WebhookSettings(max_attempts=attempts)  # type: ignore[arg-type]
