@@ -32,7 +32,6 @@ _TAGS = ("[key]", "<switch>", "<table>")
 _MESSAGES = {
     "bool_type": "must be true or false",
     "float_type": "must be a number",
-    "int_from_float": "must be a whole number",
     "int_type": "must be a whole number",
     "model_type": "must be a table or object",
     "dict_type": "must be a table or object",
