@@ -268,6 +268,7 @@ if not is_child:
     assert of(figures, "call_duration_seconds_count", environment="sandbox") == 3, "what an ended one counted stays"
     assert of(figures, "http_requests_total", endpoint="none", method="GET", status="404") == 3
     assert of(figures, "refusals_total", code="not_found") == 3
+    assert of(figures, "traces_waiting") == of(figures, "key_refused", provider="sandbox") == 0
     assert len({file.stem.rpartition("_")[2] for file in tmp_path.glob("gauge_live*.db")}) == 1, "its state does not"
 
 
