@@ -66,6 +66,10 @@ def updated(ours: Model, content: object) -> Model | None:
     return updates[0][1] if updates else None
 
 
+def test_a_list_that_agrees_changes_nothing() -> None:
+    assert updated(ours(), {"a": litellm()}) is None
+
+
 def ours(**prices: Any) -> Model:
     return Model(
         id="openai/a", provider="openai", pricing_per_1m=Pricing(**{"input_usd": 1.0, "output_usd": 2.0, **prices})

@@ -45,6 +45,7 @@ def test_rewritten_keywords_keep_their_meaning(written: dict[str, Any], strict: 
     "written",
     [
         {},
+        True,
         {"type": "object"},
         {"type": "object", "additionalProperties": TEXT},
         {**an_object(b=TEXT), "additionalProperties": True},
@@ -55,6 +56,7 @@ def test_rewritten_keywords_keep_their_meaning(written: dict[str, Any], strict: 
         {"allOf": [TEXT, TEXT]},
         {"enum": [{"a": 1}]},
         {"$ref": "https://example.com/schema"},
+        {"$ref": "#/$defs/unknown"},
         {"$ref": "#/$defs/node", "minLength": 1},
         {"not": TEXT},
     ],
