@@ -19,7 +19,6 @@ from tests.programs import Program
 
 from .agent_child import LEASE_S, Child
 
-ROOT = Path(__file__).parents[2]
 ONE = Model(
     id="test/one", quality=0.8, pricing_per_1m=Pricing(1.0, 1.0), context_window=100_000, modalities=("text", "tool")
 )

@@ -11,27 +11,25 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from routewright import CallableProvider, Catalogue, Model, ProviderFault, Router, Settings
+from routewright import CallableProvider, Model, ProviderFault, Router
 from routewright._core.attempts.record import MAX_ANSWER_CHARS
 from routewright._engine.execute import YIELD_EVERY
 from routewright._engine.provider_exchange import FAREWELL_S
 from routewright.errors import ContentRefused, RouterTimeoutError, UpstreamFailed
-from routewright.testing import FakeClock, Pause, ScriptedProvider
-from routewright.testing.provider import Line, Script, ScriptedCall
+from routewright.testing import Pause, ScriptedProvider
+from routewright.testing.provider import Line, ScriptedCall
 from routewright.wire import (
     Chunk,
     Delta,
     FallbackDict,
     Finish,
-    ModelSpan,
-    RouteFallback,
     ToolDelta,
     UpstreamCall,
     Usage,
 )
 from tests.tables import table
 
-from .scripted_router import GOOD, SPARE, Ask, House, both_ways, on_one_loop, plain, said, streamed
+from .scripted_router import GOOD, Ask, House, both_ways, on_one_loop, plain, said, streamed
 
 pytestmark = pytest.mark.anyio
 
@@ -134,22 +132,6 @@ async def test_the_time_of_a_slow_reader_does_not_count_against_the_model() -> N
         with pytest.raises(RouterTimeoutError):
             await anext(text)
     assert stability(house) == 901
-
-
-async def test_the_first_token_is_awaited_from_the_moment_the_attempt_is_opened() -> None:
-    clock = FakeClock()
-    third = Model(id="third/three", like="good/one", quality=0.1, context_window=100_000, ttft_s=1.0)
-    scripts: dict[Model, Script] = {GOOD: [ProviderFault("auth")], SPARE: [said(Pause(5.0), *ANSWER)], third: [ANSWER]}
-    providers = [ScriptedProvider(script, models=[model], clock=clock) for model, script in scripts.items()]
-    router = Router(providers=providers, catalogue=Catalogue(()), settings=Settings(clock=clock, rng=Random(1)))
-    async with router.stream("hi", goal="quality") as stream:
-        async for event in stream:
-            if isinstance(event, RouteFallback):
-                await clock.advance(12.0)
-    assert stream.result.routing.selected_model == "spare/two"
-    span = stream.result.trace.spans[-1]
-    assert isinstance(span, ModelSpan)
-    assert span.ttft_ms == 5_000
 
 
 class Slow(ScriptedCall):

@@ -146,13 +146,6 @@ async def test_finish_reasons_of_vendors_map_to_the_common_ones(word: str, commo
     assert answer.finish_reason == common
 
 
-async def test_requests_that_only_set_max_retries_share_a_plan_with_others_of_the_same_number() -> None:
-    house = House([ANSWER] * 3)
-    plans = [(await call_of(house, fallback={"maxRetries": retries})).plan for retries in (0, 2, 0)]
-    assert [plan.decision_input.max_retries for plan in plans if plan is not None] == [0, 2, 0]
-    assert plans[0] is plans[2], "it was kept"
-
-
 async def test_calls_that_share_a_plan_are_stored_with_a_decision_of_their_own() -> None:
     answer = said(Delta("canary-answer"), Usage(9, 5), Finish("stop"))  # no more than was admitted
     house = House([answer] * 4)

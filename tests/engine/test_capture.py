@@ -178,16 +178,6 @@ async def test_without_a_custom_redactor_the_built_in_patterns_are_removed() -> 
 # --- however it ends
 
 
-@pytest.mark.parametrize("ask", [plain, events])
-async def test_after_a_fallback_the_answer_that_served_is_kept(ask: Ask) -> None:
-    broken = said(Delta(f"half an answer of {SECRET}"), Usage(10, 3), ProviderFault("auth"))
-    house = keeping([broken], [WHOLE])
-    await ask(house.router)
-    trace = await only_trace(house)
-    assert trace.fallback_used
-    assert trace.content == CONTENT
-
-
 @pytest.mark.parametrize("ask", [plain, events, text])
 async def test_the_prompt_of_a_cancelled_call_is_kept(ask: Ask) -> None:
     house = keeping([said(Delta(f"half an answer of {SECRET}"), Pause(30.0))])

@@ -193,16 +193,6 @@ async def test_models_come_and_go_and_stay_while_a_server_is_away() -> None:
             assert sorted(names(router)) == sorted(found)
 
 
-async def test_policies_apply_to_the_present_models() -> None:
-    clock, box = FakeClock(autojump=False), Box([SMALL])
-    policies = [Policy(name="own", models=["provider:box"], goal="quality")]
-    async with Router(providers=[box, cloud()], policies=policies, settings=Settings(clock=clock)) as router:
-        assert router.decide("hi", policy_id="own").model == "box/small"
-        box.has = [SMALL, LARGE]
-        await clock.advance(31)
-        assert router.decide("hi", policy_id="own").model == "box/large"
-
-
 async def test_models_that_a_policy_names_are_kept(caplog: pytest.LogCaptureFixture) -> None:
     clock, box = FakeClock(autojump=False), Box([SMALL])
     policies = [Policy(name="own", models=["box/small"])]

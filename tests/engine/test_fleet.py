@@ -82,17 +82,6 @@ async def test_an_attempt_reaches_decisions_within_a_quarter_second_and_not_at_o
     assert await after(fleet, clock, PUBLISH_EVERY_S) is not second
 
 
-async def test_a_board_with_its_orders_is_kept_while_rounded_health_stays_the_same() -> None:
-    fleet, clock = fleet_of_one()
-    for _ in range(100_000):
-        answer(fleet)
-    settled = await after(fleet, clock, PUBLISH_EVERY_S)
-    answer(fleet)
-    assert await after(fleet, clock, PUBLISH_EVERY_S) is settled
-    fail(fleet, 1_000)
-    assert await after(fleet, clock, PUBLISH_EVERY_S) is not settled
-
-
 async def test_faults_fade_though_nobody_calls() -> None:
     fleet, clock = fleet_of_one()
     fleet.record_fault(0)
@@ -159,14 +148,6 @@ async def test_answers_beyond_the_bound_are_dropped_while_nobody_can_fold() -> N
     assert len(fleet._journal.entries) == MOST_WAITING
     answer(fleet)
     assert len(fleet._journal.entries) == 0
-
-
-async def test_an_hour_later_the_first_decision_knows_that_a_model_came_back() -> None:
-    fleet, clock = fleet_of_one()
-    fail(fleet, 12)
-    low = (await after(fleet, clock, PUBLISH_EVERY_S)).forecast.stability[0]
-    assert low < 800
-    assert (await after(fleet, clock, 3_600.0)).forecast.stability[0] > 890
 
 
 async def test_a_published_snapshot_is_immutable_and_named_by_its_content() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from random import Random
 from typing import Any, Self
 
@@ -33,7 +32,6 @@ from .scripted_router import GOOD, SPARE, said
 
 pytestmark = pytest.mark.anyio
 
-ROOT = Path(__file__).parents[2]
 QUICK = Policy(name="quick", goal="quality", fallback=PolicyFallback(hedge=True, max_retries=0))
 USUAL = said(Pause(1.0), Delta("Usual."), Usage(10, 5), Finish("stop"))
 SILENT = said(Pause(100.0))
@@ -362,6 +360,3 @@ def broken_off(backend: str, error: str, who: str) -> int:
 @table("error", ERRORS)
 def test_an_exit_passes_through_a_race(error: str, who: str) -> None:
     assert broken_off("trio", error, who) == 0
-
-
-# --- who has none

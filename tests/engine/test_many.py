@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from random import Random
@@ -36,17 +36,14 @@ from routewright.errors import ContentRefused, UpstreamFailed
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Script
 from routewright.wire import (
-    Allow,
     Budget,
     Chunk,
     Delta,
     Finish,
     Message,
     ParamsDict,
-    Stage,
     UpstreamCall,
     Usage,
-    Verdict,
 )
 
 from .scripted_router import GOOD, House, on_one_loop, traces_in
@@ -211,20 +208,6 @@ async def test_a_request_waits_for_others_and_its_time_begins_when_it_starts() -
     assert kinds(results) == ["Answer"] * 4  # in time, although the last began after 150 seconds
     assert clock.monotonic() == pytest.approx(200.0)
     assert len(provider.calls) == 4
-
-
-class Counts:
-    """A guardrail that counts its checks."""
-
-    name, holds = "counts", 1
-    stages: Sequence[Stage] = ("input",)
-
-    def __init__(self) -> None:
-        self.checks = 0
-
-    def check(self, text: str, stage: Stage) -> Verdict:
-        self.checks += 1
-        return Allow()
 
 
 async def test_a_request_over_the_budget_is_refused_and_later_cheaper_ones_run() -> None:

@@ -194,9 +194,6 @@ async def test_a_caller_made_by_hand_has_what_its_key_has(
         assert (await here.router.route("hi", caller=caller, strategy="cost-optimized")).output == "tiny/one"
 
 
-"""Ways to learn of a model without a call."""
-
-
 async def test_without_a_call_a_caller_made_by_hand_names_nothing_but_its_keys() -> None:
     async with desk() as here:
         new = await here.console.create_key("acme", name="x", models=["big/one"], policies=["best"])

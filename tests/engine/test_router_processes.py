@@ -21,7 +21,6 @@ from tests.programs import Program
 from .router_child import ACCOUNT, Child, Order, Report
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only there processes share the monotonic clock")
-ROOT = Path(__file__).parents[2]
 LEASE_S = 1.0
 DOLLAR = 10**9
 WORST = 200 * 40_000

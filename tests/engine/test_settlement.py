@@ -314,19 +314,6 @@ async def test_a_bill_that_nobody_can_look_for_may_be_lost(odd: Odd, caplog: pyt
     assert line.startswith(f"money may be lost: look in the ledger for call {answer.trace_id} of account acme (cost ")
 
 
-async def test_a_call_that_runs_out_of_time_says_nothing_about_the_storage(
-    odd: Odd, caplog: pytest.LogCaptureFixture
-) -> None:
-    bank, storage = await odd([Pause(5.0), *ANSWER])
-    storage.takes_s = 0.5
-    with pytest.raises(RouterTimeoutError):
-        await bank.route(timeout_ms=2_000)
-    await bank.clock.sleep(5.0)
-    assert caplog.messages == []
-    (row,) = await bank.rows()
-    assert row.cost_range_nanos is not None
-
-
 # The same of one storage that is not immediate
 
 TERMS = [account(monthly_nanos=LIMIT)]
@@ -495,6 +482,3 @@ async def test_a_hanging_settlement_is_retried_and_delays_no_others_for_long() -
     await bank.clock.sleep(5.0)
     assert await bank.purse() == (LIMIT, COST, 0)
     assert bank.router.trace_counts.waiting == 0
-
-
-# --- a month

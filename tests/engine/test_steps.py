@@ -259,9 +259,6 @@ def test_a_complete_answer_is_accepted_however_late() -> None:
     assert steps.result.output == "Blue."
 
 
-# --- money
-
-
 # --- leaving
 
 

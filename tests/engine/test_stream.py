@@ -217,19 +217,6 @@ async def test_a_lively_stream_is_not_cut_for_the_sake_of_the_next_model() -> No
     assert house.clock.monotonic() == pytest.approx(7.2)
 
 
-async def test_a_stream_has_its_trace_id_once_it_began() -> None:
-    house = House([ANSWER], [ANSWER])
-    stream = house.router.stream("hi", goal="quality")
-    assert stream.trace_id is None
-    async with stream:
-        assert await anext(aiter(stream.text())) == "Blue "
-    assert stream.trace_id is not None
-    assert (await house.router.trace(stream.trace_id)).status == "cancelled"
-    whole = house.router.stream("hi", goal="quality")
-    assert [event async for event in whole]
-    assert whole.trace_id == whole.result.trace_id
-
-
 async def test_a_stream_without_candidates_raises_at_the_first_piece() -> None:
     house = House([ANSWER])
     with pytest.raises(NoCandidates):

@@ -235,12 +235,6 @@ def test_a_string_is_no_type() -> None:
         form_of("Invoice")
 
 
-def test_a_form_is_cached_also_for_unhashable_types() -> None:
-    assert form_of(Invoice) is form_of(Invoice)
-    unhashable = Annotated[int, Field(json_schema_extra={"examples": [1]})]
-    assert form_of(unhashable).read('{"value": 1}') == Fit(1)
-
-
 def misfits(form: Form, answer: str) -> Unfit:
     found = form.read(answer)
     assert isinstance(found, Unfit)
@@ -285,11 +279,6 @@ async def test_an_answer_is_a_value_of_its_type() -> None:
     (call,) = house.good.calls
     assert call.params.response_format == form_of(Invoice).response_format
     assert not call.stream
-
-
-async def test_without_a_type_there_is_no_data() -> None:
-    answer = await Office([FINE]).router.route("Read it.", goal="quality")
-    assert answer.data is None
 
 
 async def test_a_model_gets_one_repair_request() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from routewright import Caller, Catalogue, Model, Policy, Pricing, Router, Settings
-from routewright._core.routing.choice import class_choice
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.wire import DecisionInput, Delta, Finish, UpstreamCall, Usage
 
@@ -86,23 +85,4 @@ async def test_a_trace_names_the_factors_and_replays_with_them() -> None:
     assert length < -6
     assert bench.router.replay(given).digest == answer.decision.digest
     assert "as long as usual" in bench.router.explain(answer)
-    await bench.router.aclose()
-
-
-async def test_calls_of_one_workload_share_a_plan_while_nothing_moves() -> None:
-    bench = Bench(40)
-    await bench.ask(12)
-    engine = bench.router._parts.running
-    assert engine is not None
-    fleet = bench.router._parts.fleet("production")
-    plans = []
-    for caller in (ACME, ACME, OTHER):
-        call = engine.make_call(await engine.read(bench.router._input_of("Hello", {}, None)), caller)
-        choice = class_choice(call, None, engine.defaults)
-        plans.append(None if choice is None else choice.plan)
-    assert plans[0] is plans[1] is not plans[2]
-    assert plans[0] is not None
-    assert plans[2] is not None
-    assert plans[0].decision_input.workload == fleet.workloads.steps["acme", "production", None]
-    assert plans[2].decision_input.workload is None
     await bench.router.aclose()
