@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from math import ceil
 from typing import Any
@@ -214,6 +215,13 @@ async def test_tokens_count_at_the_worst_case_and_are_corrected_at_the_end() -> 
     assert (caught.value.detail["resource"], caught.value.detail["limit_of"]) == ("tokens", "tokens_per_min")
 
 
+async def test_a_key_is_limited_to_its_scopes() -> None:
+    bank = await Bank(terms=[account()]).open()
+    with pytest.raises(PermissionDenied, match="route"):
+        await bank.route(caller=Caller("acme", scopes=("traces:read",)))
+    assert (await bank.route(caller=Caller("acme", scopes=("route",)))).output == "an answer"
+
+
 async def test_calls_with_one_idempotency_key_are_one_call() -> None:
     bank = await Bank([Pause(5.0), *ANSWER], terms=[account(monthly_nanos=10**9)]).open()
     async with anyio.create_task_group() as group:
@@ -237,6 +245,14 @@ async def test_a_key_cannot_be_reused_for_another_request() -> None:
         await bank.route("hello", idempotency_key="k")
     with pytest.raises(IdempotencyKeyReused):
         await bank.route("hi", idempotency_key="k", timeout_ms=99)
+
+
+async def test_after_a_failure_the_next_call_with_the_key_runs() -> None:
+    bank = await Bank([ProviderFault("auth")], ANSWER, terms=[account()]).open()
+    with pytest.raises(UpstreamFailed):
+        await bank.route(idempotency_key="k")
+    assert (await bank.route(idempotency_key="k")).output == "an answer"
+    assert len(bank.good.calls) == 2
 
 
 async def test_a_waiting_call_takes_over_if_the_first_is_cancelled() -> None:
@@ -307,6 +323,24 @@ async def test_the_default_account_has_no_limits_and_its_calls_are_in_the_ledger
     assert (row.request_id, row.cost_nanos, row.charge_nanos) == (answer.trace_id, COST, COST)
 
 
+async def test_many_calls_are_admitted_one_by_one_and_a_refusal_leaves_room_for_others() -> None:
+    bank = await Bank(*[ANSWER] * 3, terms=[account(limits=RateLimits(requests_per_min=2))]).open()
+    ended = await bank.router.route_many(["a", "b", "c"], caller=ACME, params=CAP, budget={"maxCostUsd": 1.0})
+    assert [type(each).__name__ for each in ended] == ["Answer", "Answer", "RateLimited"]
+    assert await bank.charged() == 2 * COST
+
+
+async def test_calls_of_route_many_may_have_idempotency_keys() -> None:
+    bank = await Bank(ANSWER, terms=[account()]).open()
+    request = {"messages": [{"role": "user", "content": "hi"}], "params": CAP, "idempotency_key": "k"}
+    first, second = await bank.router.route_many([request, request], caller=ACME)
+    assert not isinstance(first, RouterError)
+    assert not isinstance(second, RouterError)
+    assert first.response == second.response
+    assert second.decision.model == "good/one"
+    assert len(bank.good.calls) == 1
+
+
 async def test_steps_are_limited_like_other_calls() -> None:
     terms: list[Write] = [account(monthly_nanos=1_000_000, limits=RateLimits(concurrency=1, requests_per_min=3))]
     bank = await Bank(terms=terms).open()
@@ -325,6 +359,18 @@ async def test_steps_are_limited_like_other_calls() -> None:
     assert await bank.purse() == (1_000_000, 2 * COST, 0)
     with pytest.raises(QuotaExhausted):
         bank.router.steps("hi", caller=ACME, params=CAP)
+
+
+async def test_steps_do_not_wait_for_reserved_money() -> None:
+    bank = await Bank(terms=[account(monthly_nanos=700_000)]).open()
+    with bank.router.steps("hi", caller=ACME, params=CAP) as steps:
+        steps.next()
+        said = r"running calls have reserved all that this month has left, and steps\(\) does not wait for them; retry"
+        with pytest.raises(RateLimited, match=said) as caught:
+            bank.router.steps("hi", caller=ACME, params=CAP)
+        assert caught.value.detail == {
+            "level": "month", "resource": "requests", "limit_of": "money", "retry_after_seconds": 1,
+        }  # fmt: skip
 
 
 async def test_steps_replay_the_answer_of_their_key() -> None:
@@ -408,6 +454,22 @@ async def test_a_call_counts_its_output_cap_or_256_tokens() -> None:
     assert await asked(params={"temperature": 0.0}) - least == 255
 
 
+async def test_a_call_counts_the_upper_bound_of_its_input_tokens() -> None:
+    short, long = await asked(text="hi"), await asked(text="word " * 500)
+    assert long - short > 500
+
+
+@pytest.mark.parametrize(("answered", "admitted"), [(True, False), (False, True)])
+async def test_a_call_of_unknown_usage_counts_all_its_estimated_tokens(answered: bool, admitted: bool) -> None:
+    terms = [account(limits=RateLimits(tokens_per_min=1_000))]
+    bank = await Bank([ProviderFault("auth", answered=answered)], ANSWER, terms=terms).open()
+    with pytest.raises(UpstreamFailed):
+        await bank.route(params={"max_output_tokens": 700})
+    with nullcontext() if admitted else pytest.raises(RateLimited):
+        await bank.route(params={"max_output_tokens": 400})
+    assert len(bank.good.calls) == 1 + admitted
+
+
 # Accounts created while their calls run
 
 
@@ -441,6 +503,14 @@ async def test_a_call_running_when_its_account_is_created_counts_in_its_month(
     assert await bank.purse() == (10**9, COST, 0)
     of_key = [purse.spent_nanos for purse in (await bank.standing("key_1")).purses if purse.level == "key"]
     assert of_key == [COST if key_id else 0] * 2
+
+
+async def test_a_new_account_is_limited_at_once() -> None:
+    bank = await running(ANSWER)
+    await bank.storage.apply("acme", [account(monthly_nanos=1)])
+    with pytest.raises(QuotaExhausted):
+        await bank.route()
+    assert len(bank.good.calls) == 1
 
 
 async def test_a_new_account_is_limited_within_seconds_by_a_storage_without_memory() -> None:

@@ -11,25 +11,28 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from routewright import CallableProvider, Model, ProviderFault, Router
+from routewright import CallableProvider, Catalogue, Model, ProviderFault, Router, Settings
 from routewright._core.attempts.record import MAX_ANSWER_CHARS
 from routewright._engine.execute import YIELD_EVERY
-from routewright._engine.provider_exchange import FAREWELL_S
+from routewright._engine.provider_exchange import FAREWELL_S, LATE_S
 from routewright.errors import ContentRefused, RouterTimeoutError, UpstreamFailed
-from routewright.testing import Pause, ScriptedProvider
-from routewright.testing.provider import Line, ScriptedCall
+from routewright.testing import FakeClock, Pause, ScriptedProvider
+from routewright.testing.provider import Line, Script, ScriptedCall
 from routewright.wire import (
     Chunk,
     Delta,
     FallbackDict,
     Finish,
+    ModelSpan,
+    OutputDelta,
+    RouteFallback,
     ToolDelta,
     UpstreamCall,
     Usage,
 )
 from tests.tables import table
 
-from .scripted_router import GOOD, Ask, House, both_ways, on_one_loop, plain, said, streamed
+from .scripted_router import GOOD, SPARE, Ask, House, both_ways, on_one_loop, plain, said, streamed
 
 pytestmark = pytest.mark.anyio
 
@@ -111,6 +114,28 @@ async def test_a_callers_short_time_is_not_held_against_the_provider(ask: Ask) -
     assert stability(house) == 901
 
 
+class SlowToEnter(ScriptedProvider):
+    def open(self, call: UpstreamCall) -> Any:
+        context = super().open(call)
+
+        class Entering:
+            async def __aenter__(_) -> AsyncIterator[Chunk]:
+                await self.pause(3.0)
+                return await context.__aenter__()
+
+            __aexit__ = staticmethod(context.__aexit__)
+
+        return Entering()
+
+
+@both_ways
+@pytest.mark.parametrize("kind", [ScriptedProvider, SlowToEnter])
+async def test_silence_beyond_a_models_own_limit_counts_against_it(ask: Ask, kind: type[ScriptedProvider]) -> None:
+    house = House([said(Pause(100.0))], [ANSWER], kind=kind)
+    await ask(house.router)
+    assert stability(house) < 901
+
+
 @both_ways
 @pytest.mark.parametrize(("last_s", "blamed"), [(9.0, False), (11.0, True)])
 async def test_a_stalled_answer_counts_against_the_model_after_a_long_silence(
@@ -132,6 +157,22 @@ async def test_the_time_of_a_slow_reader_does_not_count_against_the_model() -> N
         with pytest.raises(RouterTimeoutError):
             await anext(text)
     assert stability(house) == 901
+
+
+async def test_the_first_token_is_awaited_from_the_moment_the_attempt_is_opened() -> None:
+    clock = FakeClock()
+    third = Model(id="third/three", like="good/one", quality=0.1, context_window=100_000, ttft_s=1.0)
+    scripts: dict[Model, Script] = {GOOD: [ProviderFault("auth")], SPARE: [said(Pause(5.0), *ANSWER)], third: [ANSWER]}
+    providers = [ScriptedProvider(script, models=[model], clock=clock) for model, script in scripts.items()]
+    router = Router(providers=providers, catalogue=Catalogue(()), settings=Settings(clock=clock, rng=Random(1)))
+    async with router.stream("hi", goal="quality") as stream:
+        async for event in stream:
+            if isinstance(event, RouteFallback):
+                await clock.advance(12.0)
+    assert stream.result.routing.selected_model == "spare/two"
+    span = stream.result.trace.spans[-1]
+    assert isinstance(span, ModelSpan)
+    assert span.ttft_ms == 5_000
 
 
 class Slow(ScriptedCall):
@@ -168,6 +209,17 @@ async def test_a_slow_close_does_not_delay_the_fallback(ask: Ask, answer: Any) -
 
 
 @both_ways
+@pytest.mark.parametrize("pause_s", [100.0, 59.9])
+async def test_a_slow_close_makes_no_call_late(ask: Ask, pause_s: float) -> None:
+    lively: list[Line] = [Pause(pause_s / 200), Delta("")] * 200
+    house = House([said(Delta("half"), *lively, ProviderFault("server"))], kind=SlowToLeave)
+    with pytest.raises(RouterTimeoutError):
+        await ask(house.router)
+    assert house.clock.monotonic() <= 60.0 + LATE_S
+    assert house.left_open == 0
+
+
+@both_ways
 @table("error", [ZeroDivisionError(), asyncio.CancelledError(), GeneratorExit(), Odd(), ODD_GROUP])
 async def test_an_error_on_closing_changes_nothing(ask: Ask, error: BaseException) -> None:
     house = House([ANSWER], kind=SlowToLeave)
@@ -194,6 +246,17 @@ async def test_a_context_without_an_iterator_is_closed(ask: Ask) -> None:
     house = House([ANSWER] * 2, [ANSWER], kind=NoIterator)
     assert await ask(house.router) == "Blue."
     assert house.left_open == 0
+
+
+async def test_an_answer_complete_at_the_deadline_is_returned() -> None:
+    class Blocking(ScriptedProvider):
+        async def pause(self, seconds: float) -> None:
+            assert isinstance(self._clock, FakeClock)
+            self._clock._now += seconds  # work that does not wait: no timer could go off meanwhile
+
+    house = House([said(Delta("a"), Pause(60.0), Delta("b"), Usage(10, 2), Finish("stop"))], kind=Blocking)
+    assert await plain(house.router) == "ab"
+    assert house.clock.monotonic() == 60.0
 
 
 @both_ways
@@ -239,6 +302,13 @@ async def test_an_answer_without_end_is_cut_at_32_mib(ask: Ask, piece: Chunk) ->
     assert len(await ask(house.router, fallback=ONCE)) == MAX_ANSWER_CHARS
 
 
+async def test_deltas_carry_their_attempt_and_end_with_it() -> None:
+    house = House([said(Delta("half"), Delta(7))], [ANSWER])  # type: ignore[arg-type]
+    async with house.router.stream("hi", goal="quality", fallback=ONCE) as stream:
+        texts = [event.data.text async for event in stream if isinstance(event, OutputDelta)]
+    assert texts == ["half", "Blue."]
+
+
 async def test_a_plain_call_falls_back_whatever_text_had_arrived() -> None:
     house = House([said(Delta("half"), ProviderFault("reset"))], [ANSWER])
     assert await plain(house.router, fallback={"on_partial": "error", "maxRetries": 0}) == "Blue."
@@ -251,6 +321,15 @@ class Raising(ScriptedProvider):
 
     async def pause(self, seconds: float) -> None:
         raise self.error
+
+
+@both_ways
+@pytest.mark.parametrize("error", [Odd(), ODD_GROUP, GeneratorExit()])
+async def test_an_unexpected_exception_of_a_provider_is_a_fault(ask: Ask, error: BaseException) -> None:
+    house = House([said(Delta("half"), Pause(1.0))], [ANSWER], kind=Raising)
+    house.good.error = error  # type: ignore[attr-defined]
+    assert await ask(house.router, fallback=ONCE) == "Blue."
+    assert house.left_open == 0
 
 
 @both_ways

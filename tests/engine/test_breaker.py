@@ -11,6 +11,7 @@ import pytest
 
 from routewright import (
     Answer,
+    Caller,
     MemoryStorage,
     Model,
     Policy,
@@ -220,6 +221,21 @@ async def test_faults_caused_by_the_caller_open_no_circuit(
     assert house.left_open == 0
 
 
+async def test_a_thousand_refused_prompts_of_one_account_harm_no_other(full: bool) -> None:
+    def good(call: UpstreamCall) -> Any:
+        return ProviderFault("refused") if call.messages[0].content == "poison" else "Blue."
+
+    house, models = house_of(good), set()
+    bad, well = (house.router.as_caller(Caller(account=name)) for name in ("bad", "well"))
+    for n in range(1_000 if full else 200):
+        with pytest.raises(ContentRefused):
+            await bad.route("poison", policy_id="best")
+        if n % 10 == 0:
+            models.add((await well.route("hi", policy_id="best")).routing.selected_model)
+    assert models == {GOOD.id}
+    assert circuit_open(house) == []
+
+
 # --- credentials
 
 
@@ -287,6 +303,24 @@ async def test_calls_against_dead_providers_stay_within_the_retry_budget(full: b
     seconds = house.clock.monotonic() + 10
     assert calls <= attempts <= calls * 2 + 0.2 * calls + 10 * seconds
     assert house.left_open == 0
+
+
+async def test_decisions_taken_with_open_circuits_are_replayed_alike() -> None:
+    storage = MemoryStorage()
+    house = siblings(lambda call: ProviderFault("auth", status=401), storage)
+    await ask(house)
+    answer = await ask(house)
+    await house.clock.advance(10.0)
+    later = await ask(house)
+    await house.router.flush()
+    again = Router(providers=[], catalogue=None, storage=storage, settings=Settings(clock=house.clock))
+    for each in (answer, later):
+        for router in (house.router, again):
+            replayed = router.replay(each.trace)
+            assert replayed.digest == each.decision.digest
+            assert [(r.model, r.reason) for r in replayed.rejected] == [
+                (r.model, r.reason) for r in each.decision.rejected
+            ]
 
 
 FAULTS = ["auth", "connect", "rate_limited", "server", "malformed", "timeout"]

@@ -13,17 +13,18 @@ from typing import Any
 
 import pytest
 
-from routewright import Catalogue, MemoryStorage, Model, Pricing, ProviderFault, Router, RouterError, Settings
+from routewright import Catalogue, MemoryStorage, Model, Policy, Pricing, ProviderFault, Router, RouterError, Settings
 from routewright._core.money import MOST_USD_PER_1M
 from routewright._core.routing.constraints import FitCheck
 from routewright.errors import NoCandidates
-from routewright.testing import FakeClock
+from routewright.testing import FakeClock, Pause
 from routewright.wire import (
     Chunk,
     Delta,
     FaultKind,
     Finish,
     ModelSpan,
+    PolicyFallback,
     PriceChange,
     PriceTier,
     UpstreamCall,
@@ -238,6 +239,15 @@ async def test_no_mix_of_prices_usage_and_faults_consumes_more_than_the_budget(f
     assert turned > seed / 50, "midnight falls between two attempts"
 
 
+async def test_a_broken_answer_with_little_usage_is_priced_by_its_text() -> None:
+    text = "The sky scatters blue light more than red. " * 50
+    house = House([said(Usage(10, 1), Delta(text), ProviderFault("reset"))], [said(Delta("x"), Finish("stop"))])
+    answer = await house.router.route("hi", goal="quality", fallback={"maxRetries": 0})
+    span = answer.trace.spans[1]
+    assert span.tokens.output > 400  # type: ignore[union-attr]
+    assert span.usage_estimated  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("answered", [False, True])
 async def test_a_fault_after_headers_counts_at_the_worst_case_and_one_before_is_free(answered: bool) -> None:
     house = House([ProviderFault("auth", answered=answered)], [said(Delta("x"), Usage(1, 1), Finish("stop"))])
@@ -247,6 +257,13 @@ async def test_a_fault_after_headers_counts_at_the_worst_case_and_one_before_is_
     left_usd = 0.02 - (used * GOOD.pricing_per_1m.output_usd / 1e6 if answered else 0.0)
     cap = house.spare.calls[0].max_output_tokens or 0
     assert cap == pytest.approx(min(4_096, left_usd / 8e-6), abs=20)
+
+
+async def test_a_call_that_is_cut_off_counts_at_the_worst_case() -> None:
+    house = House([said(Pause(100.0))], [said(Delta("x"), Usage(1, 1), Finish("stop"))])
+    await house.router.route("hi", goal="quality", budget={"maxCostUsd": 0.02})
+    first, second = house.good.calls[0].max_output_tokens or 0, house.spare.calls[0].max_output_tokens or 0
+    assert first * 4e-6 + second * 8e-6 <= 0.02
 
 
 @pytest.mark.parametrize(
@@ -260,3 +277,12 @@ async def test_usage_is_final_only_if_no_text_follows(last: list[Chunk]) -> None
     counted = len(last) == 2
     assert span.usage_estimated is not counted
     assert answer.routing.tokens.output == 2_000 if counted else 400 < answer.routing.tokens.output < 2_000
+
+
+async def test_early_usage_does_not_lower_the_worst_case_of_a_filtered_answer() -> None:
+    filtered: list[Chunk] = [Usage(10, 1), Delta("some words"), Finish("content_filter")]
+    policy = Policy(name="p", fallback=PolicyFallback(on_refusal="fallback"))
+    house = House([filtered], [said(Delta("x"), Usage(1, 1), Finish("stop"))], policies=[policy])
+    await house.router.route("hi", policy_id="p", budget={"maxCostUsd": 0.02})
+    first, second = house.good.calls[0].max_output_tokens or 0, house.spare.calls[0].max_output_tokens or 0
+    assert first * 4e-6 + second * 8e-6 <= 0.02

@@ -25,7 +25,7 @@ from routewright import (
     ValidationFailed,
 )
 from routewright.cache import CacheSettings, MemoryCache
-from routewright.errors import NotFound, UpstreamFailed
+from routewright.errors import NotFound, QuotaExhausted, UpstreamFailed
 from routewright.router import StepDone
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.wire import (
@@ -778,6 +778,46 @@ async def test_an_entry_removed_while_it_is_made_is_not_kept() -> None:
     assert (await at.router.cache.stats()).entries == 0
 
 
+async def test_feedback_may_change_its_mind() -> None:
+    at = shop()
+    await at.ask()
+    hit = await at.ask()
+    await at.router.feedback(hit.trace_id, 1.0)
+    await at.router.feedback(hit.trace_id, 0.0)
+    assert not (await at.ask()).routing.cache_hit
+
+
+@pytest.mark.parametrize("form", ["plain", "stream"])
+async def test_cancelled_at_any_await_a_refusal_delays_no_call(form: str) -> None:
+    at, waited = 0, 1
+    while waited >= at:
+        at += 1
+        bank = await Bank([*ANSWER], terms=[account(monthly_nanos=10)]).open()
+        slow = Dawdling(bank.clock)
+        settings = Settings(clock=bank.clock, rng=Chance(), cache=CacheSettings(embedder=slow, judge_usd_a_day=0))
+        router = Router(
+            providers=[bank.good], catalogue=Catalogue(()), storage=bank.storage, cache=slow, settings=settings
+        ).as_caller(ACME)
+
+        async def begin(router: Router = router) -> None:
+            if form == "plain":
+                await router.route("Why?", cache=EXACT)
+            else:
+                async with router.stream("Why?", cache=EXACT) as stream:
+                    await anext(stream)
+
+        async def ask(begin: Any = begin) -> None:
+            with pytest.raises(QuotaExhausted):
+                await begin()
+
+        with anyio.CancelScope() as scope:
+            awaited = CancelAt(ask(), at, scope)
+            await awaited
+        waited = awaited.waited
+        assert router.engine.caching._flights == {}, at
+        await router.aclose()
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -874,6 +914,17 @@ async def test_an_entry_removed_by_trace_id_before_it_is_kept_is_never_served() 
         await at.router.feedback(poor.trace_id, 0.0)
         await at.clock.sleep(1.0)
         assert not (await at.ask("Else?")).routing.cache_hit
+
+
+async def test_a_removal_of_others_spares_entries_that_are_being_kept() -> None:
+    at = slow_shop()
+    async with at.router:
+        made = await at.ask(metadata={"team": "a"})
+        for others in ({"namespace": "n"}, {"metadata": ("team", "b")}, {"older_than_s": 60.0}):
+            await at.router.cache.invalidate(**others)
+        await at.router.as_caller(Caller(environment="sandbox")).cache.invalidate(everything=True)
+        await at.clock.sleep(1.0)
+        assert (await at.ask()).output == made.output
 
 
 class Hanging:
@@ -975,6 +1026,35 @@ async def test_a_kept_entry_is_served_without_waiting_for_a_call_that_wants_a_yo
         began = at.clock.monotonic()
         assert (await at.ask()).output == "old"
         assert at.clock.monotonic() == began
+
+
+class Late:
+    """A lock, before which something happens once."""
+
+    def __init__(self, lock: Any, action: Any) -> None:
+        self.lock, self._inner, self._action = self, lock, action
+
+    def __enter__(self) -> None:
+        action, self._action = self._action, None
+        if action is not None:
+            action()
+        self._inner.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._inner.__exit__(*error)
+
+
+async def test_a_call_that_ends_as_another_starts_to_wait_is_not_waited_for() -> None:
+    at = shop(SLOW)
+    began, caching = at.clock.monotonic(), at.router.engine.caching
+    async with anyio.create_task_group() as group:
+        group.start_soon(at.ask)
+        await at.clock.sleep(1.0)
+        (flight,) = caching._flights.values()
+        inner = caching.guard
+        caching.guard = Late(inner.lock, lambda: flight.publish(None))  # type: ignore[assignment]
+        await at.ask()
+        assert at.clock.monotonic() - began == 6.0, "it made its own call at once"
 
 
 @pytest.mark.parametrize("first", [Judged(None), Odd(None)], ids=["waits", "plain"])

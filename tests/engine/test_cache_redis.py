@@ -123,6 +123,12 @@ async def test_a_killed_process_is_waited_for_until_its_deadline(
     assert upstream.calls == 1
 
 
+async def test_no_process_waits_for_more_than_half_of_its_time(machines: list[Machine], upstream: Upstream) -> None:
+    key = bytes.fromhex((await machines[0].router.cache.explain("Why is the sky blue?")).key)
+    assert await machines[1].cache.lead(key, 60.0)
+    assert await machines[2].ask(timeout_ms=1_500) == ("since it scatters", False)
+
+
 async def test_without_redis_each_process_makes_its_call(
     machines: list[Machine], upstream: Upstream, redis: RedisServer
 ) -> None:
@@ -134,6 +140,16 @@ async def test_without_redis_each_process_makes_its_call(
     finally:
         redis.start()
     assert (upstream.calls, [each[1] for each in found]) == (4, [False] * 4)
+
+
+async def test_only_the_leader_ends_its_lead(machines: list[Machine]) -> None:
+    first, second = machines[0].cache, machines[1].cache
+    assert await first.lead(b"k" * 16, 60.0)
+    assert not await second.lead(b"k" * 16, 60.0)
+    await second.lead(b"k" * 16, 0.0)
+    assert not await second.lead(b"k" * 16, 60.0)
+    await first.lead(b"k" * 16, 0.0)
+    assert await second.lead(b"k" * 16, 60.0)
 
 
 async def test_an_entry_of_another_version_is_a_miss(machines: list[Machine]) -> None:

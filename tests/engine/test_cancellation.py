@@ -106,6 +106,22 @@ async def test_a_task_that_was_cancelled_before_still_has_its_fallbacks() -> Non
     assert await task == "Blue."
 
 
+@both_ways
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_task_that_was_cancelled_just_before_ends(ask: Ask) -> None:
+    house = House([STUCK], [ANSWER], kind=Converting)
+
+    async def call() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await ask(house.router)
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.ensure_future(call())
+    assert house.good.calls == house.spare.calls == []
+
+
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("kind", [ScriptedProvider, Converting])
 async def test_a_task_cancelled_between_two_pieces_ends_and_closes_the_call(kind: type[ScriptedProvider]) -> None:
@@ -198,6 +214,26 @@ async def test_a_scope_takes_a_cancellation_that_the_provider_of_a_stream_swallo
             async for _ in stream.text():
                 pass
     assert scope.cancelled_caught
+    assert house.left_open == 0
+
+
+class Leaving(ScriptedProvider):
+    """Fails in the turn of the event loop in which the scope around its call is cancelled."""
+
+    scope: anyio.CancelScope
+
+    async def pause(self, seconds: float) -> None:
+        self.scope.cancel()
+        raise ProviderFault("auth", "the key is refused")
+
+
+@both_ways
+async def test_a_scope_cancelled_in_the_turn_of_a_fault_ends_the_call(ask: Ask) -> None:
+    house = House([STUCK], [ANSWER], kind=Leaving)
+    with anyio.CancelScope() as Leaving.scope:
+        await ask(house.router)
+    assert Leaving.scope.cancelled_caught
+    assert house.spare.calls == []
     assert house.left_open == 0
 
 

@@ -74,6 +74,22 @@ async def test_cancelled_at_any_await_a_call_leaves_nothing_taken(
     assert at > 1
 
 
+@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("call", [plain, stream, many, joined])
+async def test_cancelled_at_any_time_a_call_leaves_nothing_taken(
+    call: Callable[[Router], Awaitable[None]], scene: str, full: bool
+) -> None:
+    steps, step_s = 0, step_of(full)
+    while await cancelled(call, scene, 10**9, after_s=steps * step_s):
+        steps += 1
+    assert steps > (3 if full else 1)
+
+
+def step_of(full: bool) -> float:
+    """Seconds from one cancellation to the next. Nothing that a call waits for is shorter than 0.01 s."""
+    return 0.005 if full else 0.05
+
+
 async def cancelled(
     call: Callable[[Router], Awaitable[None]], scene: str, at: int, *, after_s: float | None = None
 ) -> int:
@@ -177,6 +193,14 @@ async def test_cancelled_at_any_await_an_unclosed_stream_holds_nothing(call: Cal
 
 async def test_cancelled_at_any_await_steps_hold_nothing() -> None:
     assert await awaits(hosted, "an answer") > 1
+
+
+@pytest.mark.parametrize("call", [bare, hosted])
+async def test_cancelled_at_any_time_nothing_stays_taken(call: Call, full: bool) -> None:
+    steps, step_s = 0, step_of(full) / 2  # these calls wait less
+    while await cancelled(call, "an answer", 10**9, after_s=steps * step_s):
+        steps += 1
+    assert steps > (5 if full else 1)
 
 
 async def awaits(call: Call, scene: str) -> int:

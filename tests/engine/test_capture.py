@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import pickle
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -321,6 +323,28 @@ def test_an_interrupt_during_redaction_is_not_a_failure(caplog: pytest.LogCaptur
     assert caplog.records == []
 
 
+class Words(str):
+    """A text whose end can be seen."""
+
+
+class Said(list[Any]):
+    """Messages or tool calls whose end can be seen."""
+
+
+def test_the_original_text_is_dropped_after_redaction() -> None:
+    said = Said([Message("user", PROMPT)]), Words(ANSWER), Said([ToolCall("c1", FunctionCall("look", "{}"))])
+    ends = [weakref.ref(each) for each in said]
+    words = Captured(lambda text: text.replace(SECRET, "***"), *said)
+    del said
+    gc.collect()
+    assert None not in [end() for end in ends], "nobody asked yet"
+    for _ in range(2):
+        assert words.content.output == ANSWERED
+        gc.collect()
+        assert [end() for end in ends] == [None] * 3
+    assert words.size > 0
+
+
 async def test_a_slow_redactor_delays_no_answer(tmp_path: Path) -> None:
     began, go_on = threading.Event(), threading.Event()
     seen: list[tuple[str, int]] = []
@@ -398,6 +422,19 @@ async def test_reading_a_queued_trace_does_not_block_the_loop_for_its_redactor(
         storage.go_on.set()
 
 
+async def test_a_slow_redactor_does_not_block_the_background(tmp_path: Path) -> None:
+    redactor = Held()
+    settings = Settings(capture=Capture(redactor=redactor))
+    async with Router.sandbox(storage=SqliteStorage(tmp_path / "traces.db"), settings=settings) as router:
+        first = await router.route("one")
+        assert await anyio.to_thread.run_sync(redactor.began.wait, 60)
+        second = await anyio.to_thread.run_sync(router.blocking.route, "two")  # which runs there
+        redactor.end.set()
+        await router.flush()
+        for answer in (first, second):
+            assert (await router.traces.get(answer.trace_id)).content == STARRED
+
+
 async def test_a_call_with_limits_waits_for_a_redactor_only_until_its_deadline(tmp_path: Path) -> None:
     storage, redactor = SqliteStorage(tmp_path / "traces.db"), Held()
     async with Console(storage, secret="0123456789abcdef" * 4) as console:
@@ -429,6 +466,16 @@ async def test_long_texts_are_redacted_one_at_a_time(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(capture, "_built_in", redact)
     await redact_long_texts(redact, 8)
     assert (len(most), max(most)) == (8, 1)
+
+
+async def test_a_hosts_redactor_waits_for_no_other() -> None:
+    together = threading.Barrier(2)
+
+    def redact(text: str) -> str:
+        together.wait(60)
+        return "*"
+
+    await redact_long_texts(redact, 2)
 
 
 async def redact_long_texts(redact: Callable[[str], str], number: int) -> None:
@@ -525,6 +572,17 @@ async def test_lists_events_and_reports_have_no_captured_text(kept: Kept) -> Non
     assert len(page.data) == len(kept.events) == 1
     for word in (SECRET, "***", "content"):
         assert word not in told
+
+
+@storages
+async def test_changing_a_trace_changes_no_other_copy(kept: Kept) -> None:
+    answer = await kept.ask()
+    for trace in (answer.trace, await kept.router.trace(answer.trace_id), answer.trace.copy()):
+        assert trace.content is not None
+        assert trace.content.messages is not None
+        trace.content.messages.clear()
+    await kept.router.flush()
+    assert answer.trace.content == (await kept.router.trace(answer.trace_id)).content == CONTENT
 
 
 async def test_a_pickled_answer_has_only_the_redacted_prompt() -> None:

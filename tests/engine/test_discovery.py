@@ -193,6 +193,20 @@ async def test_models_come_and_go_and_stay_while_a_server_is_away() -> None:
             assert sorted(names(router)) == sorted(found)
 
 
+async def test_health_of_other_models_is_kept() -> None:
+    clock, box = FakeClock(autojump=False), Box([SMALL])
+    async with Router(providers=[box, cloud()], settings=Settings(clock=clock)) as router:
+        for _ in range(8):
+            await router.route("hi", models=["cloud/one"])
+        await clock.advance(1)
+        before = router.decide("hi", models=["cloud/one"]).candidates[0]
+        box.has = [SMALL, LARGE]
+        await clock.advance(31)
+        after = router.decide("hi", models=["cloud/one"]).candidates[0]
+        assert after.stability == pytest.approx(before.stability, abs=0.01)
+        assert before.stability != Router(providers=[cloud()]).decide("hi").candidates[0].stability
+
+
 async def test_models_that_a_policy_names_are_kept(caplog: pytest.LogCaptureFixture) -> None:
     clock, box = FakeClock(autojump=False), Box([SMALL])
     policies = [Policy(name="own", models=["box/small"])]

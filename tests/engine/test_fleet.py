@@ -111,6 +111,15 @@ async def test_a_model_that_is_kept_away_is_shown_as_degraded() -> None:
     assert [model.availability.status for model in fleet.models()] == ["available"]
 
 
+async def test_a_refused_credential_does_not_count_against_the_model() -> None:
+    fleet, clock = fleet_of_one()
+    believed = fleet.board().forecast.stability[0]
+    fleet.record_fault(0, credential=True)
+    assert fleet.board().forecast.open != {}
+    assert fleet.board().forecast.stability[0] == believed
+    assert (await after(fleet, clock, 10.0)).forecast.open == {}
+
+
 # --- the journal
 
 
@@ -148,6 +157,53 @@ async def test_answers_beyond_the_bound_are_dropped_while_nobody_can_fold() -> N
     assert len(fleet._journal.entries) == MOST_WAITING
     answer(fleet)
     assert len(fleet._journal.entries) == 0
+
+
+async def test_answers_are_booked_before_the_fault_that_follows_them() -> None:
+    fleet, _ = fleet_of_one()
+    for _ in range(20):
+        fleet.record_fault(0)
+        for _ in range(9):
+            answer(fleet)
+    assert fleet.circuit_status() == []
+    fail(fleet, 5)
+    assert len(fleet.circuit_status()) == 1
+
+
+async def test_the_shown_models_include_all_answers() -> None:
+    fleet, clock = fleet_of_one()
+    for _ in range(40):
+        fleet.record_fault(0, credential=False)
+    await clock.advance(10.0)
+    fleet.admits(0, 10.0)
+    answer(fleet, probe=True)
+    assert [model.availability.status for model in fleet.models()] == ["degraded"], "of forty faults"
+    for _ in range(60):
+        answer(fleet)
+    assert len(fleet._journal.entries) == 60
+    assert [model.availability.status for model in fleet.models()] == ["available"]
+
+
+async def test_requests_count_in_the_retry_budget_when_they_end() -> None:
+    fleet, _ = fleet_of_one()
+    for _ in range(10):
+        fleet.count_request(fleet._clock.monotonic())
+        fleet.record_fault(0)
+    for _ in range(40):
+        answer(fleet, asked=True)
+    assert sum(fleet.spares(0.0) for _ in range(200)) == 110
+
+
+async def test_a_burst_of_errors_is_judged_with_all_answers_before_it() -> None:
+    fleet, _ = fleet_of_one()
+    for _ in range(39):
+        answer(fleet, whose="x")
+    assert fleet.count_end(("x",), error=True) is None
+    assert fleet.count_end(("x",), error=False) is None
+    assert fleet.count_end(("y",), error=True) is None
+    burst = [fleet.count_end(("x",), error=True) for _ in range(2)][-1]
+    assert burst is not None
+    assert (burst.requests, burst.errors) == (43, 3)
 
 
 async def test_a_published_snapshot_is_immutable_and_named_by_its_content() -> None:

@@ -372,3 +372,23 @@ def test_a_decision_runs_no_guardrail() -> None:
     house = House([], guardrails=[own])
     house.router.decide("hi")
     assert own.seen == []
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_loop_that_plain_code_starts_may_wait(backend: str) -> None:
+    own = Moderation(lambda text: Allow())
+    own.stages = ("input",)
+    inner = House(["fine"], guardrails=[own]).router
+
+    class Asking:
+        name, holds = "asking", None
+        stages: tuple[Stage, ...] = ("input",)
+
+        def check(self, text: str, stage: Stage) -> Verdict:
+            assert anyio.run(plain, inner, backend=backend) == "fine"
+            return Allow()
+
+    outer = Router(guardrails=[Asking()], settings=Settings(clock=FakeClock()))
+    with outer.steps("hi", models=["openai/gpt-4.1"]) as steps:
+        assert isinstance(steps.next(), StepCall)
+    assert [text for text, _ in own.seen] == ["hi"]

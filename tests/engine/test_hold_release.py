@@ -17,12 +17,14 @@ from routewright import (
     DenyList,
     MemoryStorage,
     NoCandidates,
+    ProviderFault,
     RateLimited,
     Router,
+    RouterError,
     Settings,
     SqliteStorage,
 )
-from routewright.errors import BlockedByPolicy, IdempotencyKeyReused, QuotaExhausted, RouterTimeoutError
+from routewright.errors import BlockedByPolicy, IdempotencyKeyReused, QuotaExhausted, RouterTimeoutError, UpstreamFailed
 from routewright.protocols import Facts, Guardrail
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.testing.provider import Line, Pause
@@ -170,6 +172,21 @@ async def test_one_key_is_billed_once_even_if_another_call_took_it_over(pause_s:
     assert (await bank.route(idempotency_key="k", timeout_ms=200_000)).output == "another answer"
 
 
+async def test_a_call_whose_key_was_taken_over_by_a_failed_call_is_billed_and_kept() -> None:
+    bank = await Bank([Pause(20.0), *ANSWER], ProviderFault("auth"), terms=[account(monthly_nanos=LIMIT)]).open()
+    accounts = bank.storage.accounts
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(bank.route, idempotency_key="k"))
+        await bank.clock.sleep(10.0)
+        (hold,) = accounts.state.holds.values()
+        hold.ends_at = -inf
+        accounts.tidy(0.0)
+        with pytest.raises(UpstreamFailed):
+            await bank.route(idempotency_key="k")
+    assert await bank.purse() == (LIMIT, COST, 0)
+    assert (await bank.route(idempotency_key="k")).output == "an answer"
+
+
 async def test_a_running_call_keeps_its_key_however_many_join() -> None:
     bank = Bank([Pause(10.0), *ANSWER], *[ANSWER] * 4, terms=[account(monthly_nanos=LIMIT)])
     bank.storage = MemoryStorage(newest=1, clock=bank.clock)
@@ -222,6 +239,7 @@ async def test_a_dropped_stream_releases_its_money_without_another_call() -> Non
 SLOTS = 2
 SLOW: list[Line] = [Delta("an answer"), Usage(100, 50), Pause(5.0), *ANSWER[2:]]
 kinds = pytest.mark.parametrize("kind", ["memory", "slow", "sqlite"])
+BREAKS: list[Line] = [Pause(5.0), ProviderFault("auth")]
 
 
 def storage_of(kind: str, bank: Bank, folder: Path) -> Any:
@@ -276,6 +294,34 @@ async def test_a_call_that_ends_after_the_close_is_billed_once(kind: str, tmp_pa
     assert await left(bank) == (COST, 0, True, False)
     rows = await bank.storage.scan("acme", LedgerRows(), after=None, limit=10)
     assert [(row.request_id, row.charge_nanos) for row in rows] == [(answer.trace_id, COST)]
+
+
+@kinds
+async def test_a_call_that_fails_after_the_close_holds_nothing(kind: str, tmp_path: Path) -> None:
+    bank = await opened(kind, tmp_path, BREAKS)
+
+    async def call() -> None:
+        with pytest.raises(RouterError):
+            await bank.route(idempotency_key="k")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(call)
+        await bank.clock.sleep(1.0)
+        await bank.router.aclose()
+    assert await left(bank) == (0, 0, False, False)
+
+
+@kinds
+async def test_a_call_cancelled_after_the_close_holds_nothing(kind: str, tmp_path: Path) -> None:
+    bank = await opened(kind, tmp_path, SLOW)
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(bank.route, idempotency_key="k"))
+        await bank.clock.sleep(1.0)
+        await bank.router.aclose()
+        group.cancel_scope.cancel()
+    assert await left(bank) == (0, 0, False, False)
+    (row,) = await bank.storage.scan("acme", LedgerRows(), after=None, limit=10)
+    assert (row.kind, row.cost_nanos) == ("attempt", COST), "its cost is in the ledger"
 
 
 @kinds

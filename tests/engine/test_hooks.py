@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn
@@ -16,6 +17,7 @@ from routewright import (
     BudgetExceeded,
     Caller,
     Event,
+    MemoryStorage,
     ProviderFault,
     Router,
     RouterError,
@@ -212,6 +214,19 @@ async def test_a_plain_hook_that_returns_a_coroutine_has_failed(caplog: pytest.L
     assert "define it with async def" in caplog.text
 
 
+async def test_async_hooks_are_recognized() -> None:
+    class Callee(Ear):
+        async def __call__(self, told: Trace) -> None:
+            await self.waits(told)
+
+    ear, callee, router = Ear(), Callee(), virtual()
+    router.on_trace(partial(ear.waits))
+    router.on_trace(callee)
+    await router.route("hi")
+    await router.flush()
+    assert len(ear.traces) == len(callee.traces) == 1
+
+
 @table("wrong", [None, "print", 3])
 def test_an_object_that_is_not_callable_is_refused_as_a_hook(wrong: Any) -> None:
     for subscribe in (Router.sandbox().on_trace, Router.sandbox().on_event):
@@ -357,6 +372,23 @@ async def test_an_endless_hook_does_not_block_closing_and_dropped_calls_are_coun
     assert (ear.traces, router.hook_counts) == ([], (0, 0, 3))
 
 
+def test_an_endless_plain_hook_does_not_block_closing() -> None:
+    ear, go_on = Ear(), threading.Event()
+    router = Router.sandbox()
+    router.on_trace(lambda trace: go_on.wait(20))
+    router.on_trace(ear.plain)
+    router.blocking.route("hi")
+    began = time.monotonic()
+    router.blocking.close()
+    assert time.monotonic() - began < 5.0
+    assert router.hook_counts == (0, 0, 1)
+    go_on.set()
+    for thread in threading.enumerate():
+        if thread.name == "routewright-hooks":
+            thread.join(10)
+    assert ear.traces == []
+
+
 async def test_a_call_that_ends_after_the_router_was_closed_is_counted_as_lost() -> None:
     ear, house = Ear(), House([said(Pause(5.0), Delta("x"), Finish("stop"))])
     house.router.on_trace(ear.plain)
@@ -401,3 +433,15 @@ def test_hooks_are_called_before_the_interpreter_exits() -> None:
         router.blocking.route("hi")
     """
     assert run_script(code) == "completed"
+
+
+async def test_events_are_kept_with_their_data_whatever_the_caller_does_to_the_error() -> None:
+    ear, router = Ear(), virtual(storage=MemoryStorage())
+    router.on_event(ear.plain)
+    with pytest.raises(BudgetExceeded) as refused:
+        await router.route("hi", budget={"maxCostUsd": 0}, models=["openai/gpt-4.1"])
+    refused.value.detail["rejected_candidates"].clear()
+    await router.flush()
+    (event,) = ear.events
+    assert isinstance(event.data, BudgetRefused)
+    assert [each["model"] for each in event.data.rejected_candidates] == ["openai/gpt-4.1"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from random import Random
@@ -36,14 +36,17 @@ from routewright.errors import ContentRefused, UpstreamFailed
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Script
 from routewright.wire import (
+    Allow,
     Budget,
     Chunk,
     Delta,
     Finish,
     Message,
     ParamsDict,
+    Stage,
     UpstreamCall,
     Usage,
+    Verdict,
 )
 
 from .scripted_router import GOOD, House, on_one_loop, traces_in
@@ -210,6 +213,33 @@ async def test_a_request_waits_for_others_and_its_time_begins_when_it_starts() -
     assert len(provider.calls) == 4
 
 
+class Counts:
+    """A guardrail that counts its checks."""
+
+    name, holds = "counts", 1
+    stages: Sequence[Stage] = ("input",)
+
+    def __init__(self) -> None:
+        self.checks = 0
+
+    def check(self, text: str, stage: Stage) -> Verdict:
+        self.checks += 1
+        return Allow()
+
+
+async def test_a_request_that_waits_for_the_budget_is_guarded_once() -> None:
+    clock, guardrail = FakeClock(), Counts()
+    priced = Model(id="a/one", quality=0.5, pricing_per_1m=Pricing(1.0, 1.0), context_window=100_000)
+    provider = ScriptedProvider(answering(1.0), models=[priced], clock=clock)
+    router = Router(
+        providers=[provider], catalogue=Catalogue(()), guardrails=[guardrail], settings=Settings(clock=clock)
+    )
+    results = await router.route_many(["hi"] * 4, limit=4, budget={"maxCostUsd": 0.009})
+    assert kinds(results) == ["Answer"] * 4
+    assert clock.monotonic() == pytest.approx(4.0), "one at a time"
+    assert guardrail.checks == 4
+
+
 async def test_a_request_over_the_budget_is_refused_and_later_cheaper_ones_run() -> None:
     router, _ = one_model(answering(1.0))
     message = [{"role": "user", "content": "hi"}]
@@ -226,6 +256,14 @@ async def test_invalid_options_are_raised_at_once() -> None:
     with pytest.raises(ValidationFailed, match=r"^goal: "):
         await router.route_many(["hi"], goal="speed")  # type: ignore[arg-type]
     assert provider.calls == []
+
+
+async def test_the_call_itself_is_held_to_what_it_reserved_and_replays() -> None:
+    router, _ = one_model(answering(1.0, output=100))
+    (answer,) = await router.route_many(["hi"], budget={"maxCostUsd": 0.002})
+    assert isinstance(answer, Answer)
+    assert answer.decision.input.budget_nanos == 2_000_000
+    assert router.replay(answer).digest == answer.decision.digest
 
 
 # The end of everything

@@ -12,6 +12,7 @@ import pytest
 from routewright import Catalogue, MemoryStorage, Model, Policy, ProviderFault, Router, Settings
 from routewright._engine.outages import Outages
 from routewright._engine.part import Part
+from routewright.errors import UpstreamFailed
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.wire import Delta, FallbackDict, FaultKind, Finish, PolicyWeights, UpstreamCall, Usage
 
@@ -69,6 +70,11 @@ def town(caplog: pytest.LogCaptureFixture) -> Iterator[Town]:
     town.router.blocking.close()
 
 
+async def test_what_works_is_not_logged(town: Town) -> None:
+    await town.ask(20)
+    assert town.new() == []
+
+
 async def test_a_refused_key_of_any_provider_is_logged_once_and_when_it_works_again(town: Town) -> None:
     town.switch.fault = ProviderFault("auth", "401 sk-canary")
     await town.ask(100, 6.0)
@@ -98,6 +104,15 @@ async def test_a_circuit_is_logged_when_it_opens_and_closes_but_not_when_a_probe
     assert town.new()[0].startswith("circuit of good/one closed, after 3 min; ")
 
 
+async def test_a_flapping_vendor_writes_few_lines(town: Town) -> None:
+    for _ in range(20):
+        town.switch.fault = ProviderFault("server", "500")
+        await town.ask(10, 2.0)
+        town.switch.fault = None
+        await town.ask(10, 2.0)
+    assert len(town.new()) <= 10
+
+
 async def test_rescues_are_counted_at_growing_intervals(town: Town) -> None:
     town.switch.fault = ProviderFault("invalid_output", "odd")  # it counts against no circuit
     await town.ask(400, 60.0)
@@ -105,6 +120,13 @@ async def test_rescues_are_counted_at_growing_intervals(town: Town) -> None:
     assert lines[0] == "good failed (invalid_output): spare/two answered the call; further rescues are counted"
     assert len(lines) <= 8
     assert town.router._parts.hosted("production").outages.rescues == Counter({("good", "invalid_output"): 400})
+
+
+async def test_a_call_that_no_model_rescued_is_no_rescue(town: Town) -> None:
+    town.switch.fault = ProviderFault("server", "500")
+    with pytest.raises(UpstreamFailed):
+        await town.router.route("hi", models=[GOOD.id], fallback=NO_RETRY)
+    assert town.new() == []
 
 
 def test_fifty_models_of_one_provider_that_fail_are_a_few_lines() -> None:
@@ -125,6 +147,15 @@ def test_fifty_models_of_one_provider_that_fail_are_a_few_lines() -> None:
         *(f"circuit of big/{number} closed, after 10 min" for number in range(3)),
         "circuits of further big models closed, after 11 min",
     ]
+
+
+async def test_two_routers_do_not_share_what_was_logged(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        town = Town(caplog)
+        town.switch.fault = ProviderFault("auth", "no")
+        await town.ask()
+        assert len(town.new()) == 2
+        await town.router.aclose()
 
 
 async def test_a_part_that_calls_can_do_without_is_logged_when_it_rests_and_when_it_works_again(
@@ -162,3 +193,15 @@ async def test_a_server_that_comes_and_goes_is_a_few_lines(caplog: pytest.LogCap
         "box is away: fault 2; it flaps",
         "box lists its models again; this has lasted for 30 min",
     ]
+
+
+async def test_a_fleet_that_replaces_another_continues_its_log_and_counts(town: Town) -> None:
+    town.switch.fault = ProviderFault("server", "500")
+    await town.ask(10)
+    parts = town.router._parts
+    before, after = parts.hosted("production"), parts._make_fleet("production")
+    town.new()
+    after.learn_from(before)
+    assert town.new() == ["circuit of good/one closed, after 5 s"], "circuits start closed"
+    assert after.outages is before.outages
+    assert after._guard is before._guard, "calls that run on the old fleet change it too"

@@ -87,6 +87,28 @@ async def test_an_overrun_is_booked_said_once_and_reserved_from_then_on(caplog: 
     assert "good/one billed 18 input and 200 output tokens more than were admitted" in record.getMessage()
 
 
+async def test_the_warning_names_only_what_was_exceeded(caplog: pytest.LogCaptureFixture) -> None:
+    bank = await bank_of(Biller(extra=1_350), monthly_nanos=10**9)
+    await bank.route()
+    await bank.route("hi " * 1_000)
+    (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert "good/one billed 1,350 input tokens more than were admitted" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("biller", "cap", "tokens"),
+    [
+        pytest.param(Biller(least=1_000), 10, (9, 1_000), id="a host that ignores the cap"),
+        pytest.param(Biller(2.0), 500, (24, 1_000), id="a host that bills twice as much"),
+        pytest.param(Biller(extra=70), 200, (102, 200), id="a host that adds a system prompt"),
+    ],
+)
+async def test_smaller_and_larger_calls_are_covered_too(biller: Biller, cap: int, tokens: tuple[int, int]) -> None:
+    bank = await bank_of(biller, monthly_nanos=10**9)
+    await bank.route()
+    assert await reserved(bank, params={"max_output_tokens": cap}) == reserve_of(*tokens)
+
+
 PROSE = "word " * 1_000
 """5,007 bytes in the chat format, in fact 1,007 tokens."""
 
@@ -103,6 +125,15 @@ async def test_a_large_call_ends_the_overestimate(tokenizer: Any, after: int) ->
     assert await reserved(bank, text=PROSE) == reserve_of(after, 100)
     assert await reserved(bank) < reserve_of(600, 100)
     assert await reserved(bank, text=PROSE * 10) < reserve_of(2 * 50_007, 100)
+
+
+async def test_after_a_counted_call_a_budget_of_its_bill_is_enough() -> None:
+    bank = await bank_of(Biller(extra=350, size=5), replace(ONE, tokenizer="o200k_base"), monthly_nanos=10**10)
+    await bank.route(budget={"maxTokens": 150})
+    await bank.route(PROSE, budget={"maxTokens": 120_000})
+    with pytest.raises(RouterError, match="budget"):
+        await bank.route(PROSE, budget={"maxTokens": 1_458})
+    await bank.route(PROSE, budget={"maxTokens": 1_459})
 
 
 async def test_only_an_answer_that_its_cap_ended_shows_what_the_cap_costs() -> None:
@@ -232,6 +263,22 @@ async def test_what_a_vendor_adds_to_some_calls_stays_covered() -> None:
     for prompt in ("tool", "plain " * 400, "tool " * 480):
         await bank.route(prompt, params={"max_output_tokens": 10})
     assert [row.overrun_nanos > 0 for row in reversed(await bank.rows())] == [True, False, False]
+
+
+async def test_two_calls_that_widen_at_once_do_not_wait_for_each_other() -> None:
+    """Both are admitted by an old bound, and learn of the overrun together."""
+    bank = await bank_of(Biller(1, 0, 200), monthly_nanos=4_296_680)
+
+    async def call(size: int, cap: int, at: float) -> None:
+        await bank.clock.sleep(at)
+        with suppress(RouterError):
+            await bank.route("x" * size, params={"max_output_tokens": cap})
+
+    async with anyio.create_task_group() as group:
+        for size, cap, at in [(1, 245, 0), (191, 238, 0), (320, 55, 0), (114, 373, 0.25), (214, 1, 0.25), (1, 1, 0.5)]:
+            group.start_soon(call, size, cap, at)
+    assert bank.clock.monotonic() < 10
+    assert (await bank.purse())[2] == 0
 
 
 HABITS = [

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from routewright import Model, ProviderFault, SqliteStorage
+from routewright import Model, Pricing, ProviderFault, SqliteStorage
 from routewright._engine.admission import OPEN_S
 from routewright._engine.storage import KNOWN_S
 from routewright.errors import QuotaExhausted, RouterTimeoutError, StorageUnavailable, UpstreamFailed
@@ -120,6 +120,15 @@ async def failing_over(what: str, first: Model) -> tuple[Bank, Behind]:
 
     bank.use(storage, providers=[ScriptedProvider(fails, models=[first], clock=bank.clock), bank.spare])
     return await bank.open(), storage
+
+
+@pytest.mark.parametrize("what", ["away", "still"])
+async def test_a_fallback_uses_the_reserved_amount_if_it_cannot_be_widened(what: str) -> None:
+    bank, storage = await failing_over(what, replace(ONE, pricing_per_1m=Pricing(4.0, 16.0)))
+    answer = await bank.route(goal="quality", timeout_ms=5_000)
+    assert answer.routing.selected_model == "spare/two", "its worst case is the smaller one"
+    setattr(storage, what, ())
+    assert (await bank.purse())[2] == 0
 
 
 @pytest.mark.parametrize(("what", "within_s"), [("away", 1.0), ("still", 5.001)])

@@ -5,13 +5,17 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import threading
 import time
 import weakref
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from routewright import Event, Policy, Router, Settings, ValidationFailed
+from routewright import Event, Policy, Router, RouterError, Settings, ValidationFailed
+from routewright._setup.input_file import Document, read
 from routewright.policies import PolicyFile
 from routewright.testing import FakeClock
 from routewright.wire import PolicyChanged
@@ -87,6 +91,36 @@ async def test_a_missing_file_keeps_the_old_policies(path: Path) -> None:
         write(path, GOOD)
         await clock.advance(3)
         assert model(desk) == "openai/gpt-6-luna"
+
+
+def test_closing_does_not_wait_for_a_file_that_is_being_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Router.sandbox(policies=PolicyFile(path, every_s=1e6))
+    assert desk.policies()
+    reading, go_on = threading.Event(), threading.Event()
+
+    def read_slowly(path: Path) -> Document:
+        reading.set()
+        go_on.wait()
+        return read(path)
+
+    monkeypatch.setattr("routewright.policies.read", read_slowly)
+    reader = threading.Thread(target=suppressed, args=[desk.reload_policies], daemon=True)
+    closer = threading.Thread(target=desk.blocking.close, daemon=True)
+    try:
+        reader.start()
+        assert reading.wait(10)
+        closer.start()
+        closer.join(10)
+        assert not closer.is_alive()
+    finally:
+        go_on.set()
+        reader.join(10)
+
+
+def suppressed(call: Callable[[], object]) -> None:
+    """A router that was closed meanwhile takes no policies."""
+    with suppress(RouterError):
+        call()
 
 
 async def test_at_the_start_an_invalid_file_is_refused(path: Path) -> None:

@@ -15,15 +15,20 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from routewright import (
+    BudgetExceeded,
+    Caller,
     Catalogue,
     MemoryStorage,
     Model,
+    Policy,
     Pricing,
     ProviderFault,
     Router,
     Settings,
     ValidationFailed,
 )
+from routewright._engine.request_input import RawRequest
+from routewright._runtime.loop import at_once
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Script
 from routewright.wire import (
@@ -31,6 +36,7 @@ from routewright.wire import (
     Delta,
     Finish,
     ModelSpan,
+    PolicyFallback,
     PriceChange,
     PriceTier,
     ToolDelta,
@@ -78,6 +84,25 @@ async def test_a_call_that_lasts_into_a_new_day_keeps_its_price() -> None:
     assert answer.routing.cost_usd == 0.0014
 
 
+async def test_no_budget_takes_a_model_that_has_its_first_price_tomorrow() -> None:
+    router = router_at(MIDNIGHT - 2, [], model=replace(DEARER, pricing_per_1m=None))
+    with pytest.raises(BudgetExceeded, match="give the model a price: none is known"):
+        router.decide("hi", models=[GOOD.id], budget={"maxCostUsd": 100})
+
+
+async def test_a_budget_is_spent_at_the_price_of_each_attempts_day() -> None:
+    again = ProviderFault("rate_limited", retry_after=3.0)  # the second try begins after midnight
+    filtered = said(Usage(0, 900), Finish("content_filter"))
+    policy = Policy(name="p", fallback=PolicyFallback(on_refusal="fallback"))
+    clock = FakeClock(MIDNIGHT - 2)
+    good = ScriptedProvider([again, filtered], models=[DEARER], clock=clock)
+    spare = ScriptedProvider(["x"], models=[SPARE], clock=clock)
+    router = Router(providers=[good, spare], policies=[policy], settings=Settings(clock=clock, rng=Random(7)))
+    await router.route("hi", goal="quality", policy_id="p", budget={"maxCostUsd": 0.05})
+    left_usd = 0.05 - 900 * 40e-6
+    assert spare.calls[0].max_output_tokens == pytest.approx(left_usd / 8e-6, abs=20)
+
+
 async def test_decisions_use_the_prices_of_the_day() -> None:
     router = router_at(MIDNIGHT - 1, [])
     eve = router.decide("hi", goal="cost", models=["good/one"])
@@ -89,6 +114,23 @@ async def test_decisions_use_the_prices_of_the_day() -> None:
     assert eve.input.as_of < day.input.as_of
     costs = [router.decide("hi", models=["good/one"], budget={"maxCostUsd": 1.0}).output_cap for _ in "12"]
     assert costs[0] == costs[1]
+
+
+async def test_a_decision_replays_at_the_prices_of_its_day() -> None:
+    storage = MemoryStorage()
+    answers = [said(Delta("x"), TOLD, Finish("stop"))] * 2
+    router = router_at(MIDNIGHT - 1, answers, storage=storage)
+    eve = await router.route("hi", goal="quality")
+    digest = eve.decision.digest
+    await router._parts.settings.clock.sleep(2)
+    day = await router.route("hi", goal="quality")
+    assert day.decision.digest != digest
+    assert router.replay(eve.trace).digest == digest
+    assert router.replay(day.trace).digest == day.decision.digest
+    await router.flush()
+    elsewhere = Router(providers=[], storage=storage)
+    assert elsewhere.replay(eve.trace).digest == digest
+    assert elsewhere.replay(day.trace).digest == day.decision.digest
 
 
 class Ticking(FakeClock):
@@ -111,12 +153,40 @@ async def test_a_decision_at_midnight_has_the_prices_of_the_day_that_it_names(ah
         assert router.replay(decision).digest == decision.digest
 
 
+@pytest.mark.parametrize(("at", "day"), [(-1, "1969-12-31"), (0, "1970-01-01"), (253_402_214_399, "9999-12-30")])
+async def test_any_day_has_a_date(at: float, day: str) -> None:
+    router = Router.sandbox(catalogue=Catalogue([GOOD]), settings=Settings(clock=FakeClock(at)))
+    assert router.decide("hi").input.as_of == day
+
+
 async def test_models_are_shown_with_todays_price() -> None:
     router = router_at(MIDNIGHT - 1, [])
     eve = {model.id: model.pricing_per_1m for model in router.models()}
     await router._parts.settings.clock.sleep(2)
     day = {model.id: model.pricing_per_1m for model in router.models()}
     assert (eve["good/one"], day["good/one"]) == (GOOD.pricing_per_1m, THEN.pricing_per_1m)
+
+
+async def test_a_request_keeps_the_prices_that_it_was_admitted_with() -> None:
+    router = router_at(MIDNIGHT - 1, [])
+    eve = router.decide("hi", goal="cost", models=["good/one"])
+    engine = router._parts.engine
+    call = engine.make_call(RawRequest("hi", {"goal": "cost"}).read(), Caller())
+    await router._parts.settings.clock.sleep(2)
+    assert router.decide("hi", goal="cost").input.as_of == "2026-12-01"
+    decision = at_once(engine.decision(call))
+    assert (decision.input.as_of, call.board.pool.as_of) == ("2026-11-30", "2026-11-30")
+    assert decision._plan.legs[0].prices == eve._plan.legs[0].prices
+    assert router.replay(eve).digest == eve.digest
+
+
+async def test_without_price_changes_a_new_day_rebuilds_nothing() -> None:
+    house = House([], catalogue=Catalogue([]))
+    fleet = house.router._parts.fleet("production")
+    board = fleet.board()
+    await house.clock.advance(3 * 86_400)
+    assert fleet.board() is board
+    assert fleet.boards_on("2020-01-01") is board.boards
 
 
 async def test_the_tokens_of_a_cache_are_charged_at_their_prices() -> None:
@@ -172,6 +242,12 @@ async def test_hidden_reasoning_may_have_cost_the_whole_cap() -> None:
     assert range_of(capped)[1] == pytest.approx(100 * 6.0 / 1e6, rel=0.05)
 
 
+async def test_a_broken_answer_may_have_cost_more_than_it_showed() -> None:
+    broken, spare = await spans(Delta("Blue."), ProviderFault("reset"), params={"max_output_tokens": 1_000})
+    assert range_of(broken)[1] == pytest.approx(1_000 * 4.0 / 1e6, rel=0.01)
+    assert spare.cost_range_usd is None
+
+
 async def test_a_begun_call_without_output_costs_between_nothing_and_all() -> None:
     begun, _ = await spans(ProviderFault("server", answered=True), params={"max_output_tokens": 1_000})
     assert (begun.cost_usd, begun.tokens) == (0.0, None)
@@ -179,6 +255,15 @@ async def test_a_begun_call_without_output_costs_between_nothing_and_all() -> No
     assert range_of(begun)[1] == pytest.approx(1_000 * 4.0 / 1e6, rel=0.01)
     never, _ = await spans(ProviderFault("connect"))
     assert never.cost_range_usd is None
+
+
+async def test_a_traces_range_is_the_sum_over_its_attempts() -> None:
+    answers = said(Delta("x"), TOLD, Finish("stop"))
+    router = router_at(MIDNIGHT, [said(Delta("Blue."), ProviderFault("reset"))], [answers])
+    trace = (await router.route("hi", goal="quality", fallback={"maxRetries": 0})).trace
+    broken, told = spans_of(trace)
+    low, high = range_of(broken)
+    assert list(range_of(trace)) == pytest.approx([low + told.cost_usd, high + told.cost_usd])
 
 
 async def test_a_model_without_a_price_has_no_range() -> None:

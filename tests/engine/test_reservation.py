@@ -9,11 +9,13 @@ from typing import Any
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from routewright import (
     BudgetExceeded,
     CallableProvider,
     Policy,
+    Pricing,
     ProviderFault,
     RateLimited,
     Router,
@@ -27,6 +29,7 @@ from routewright.errors import (
     UpstreamFailed,
 )
 from routewright.protocols import Facts
+from routewright.testing import ScriptedProvider
 from routewright.testing.provider import Line, Pause
 from routewright.wire import (
     Delta,
@@ -75,6 +78,14 @@ async def test_a_hedged_call_reserves_both_models() -> None:
 
 async def test_a_hedged_call_reserves_at_most_its_own_budget() -> None:
     assert await held(await hedging(), policy_id="quick", budget={"maxCostUsd": 0.001}) == 1_000_000
+
+
+async def test_a_cheaper_fallback_does_not_lower_the_reservation() -> None:
+    bank = Bank(spare=[SLOW], terms=[account(monthly_nanos=LIMIT)])
+    dear = replace(ONE, pricing_per_1m=Pricing(100.0, 400.0))
+    first = ScriptedProvider([ProviderFault("auth")], models=[dear], clock=bank.clock)
+    bank.use(bank.storage, providers=[first, bank.spare])
+    assert await held(await bank.open()) > 100 * 400_000
 
 
 @pytest.mark.parametrize(
@@ -149,6 +160,24 @@ async def counted(bank: Bank, run: RunLimit = RUN) -> tuple[int, int]:
     return purse.spent_nanos, purse.reserved_nanos
 
 
+async def test_a_run_is_limited_even_if_its_account_was_cached_before() -> None:
+    bank = await Bank(ANSWER, terms=[account()]).open()
+    await bank.route()
+    with pytest.raises(QuotaExhausted) as refused:
+        await call(bank, RunLimit("tr_run", COST))
+    assert refused.value.detail["level"] == "agent_run"
+    assert len(bank.good.calls) == 1
+
+
+async def test_a_run_limits_only_its_own_calls() -> None:
+    bank = await Bank(*[ANSWER] * 3, terms=[account()]).open()
+    with pytest.raises(QuotaExhausted):
+        await call(bank, RunLimit("tr_poor", COST))
+    await call(bank, None)
+    await call(bank, RUN)
+    assert await counted(bank) == (COST, 0)
+
+
 async def test_a_run_limits_the_calls_of_an_unknown_account() -> None:
     bank = await Bank(ANSWER, ANSWER).open()
     await bank.route()
@@ -185,6 +214,34 @@ async def test_the_bill_of_a_call_names_its_run_and_the_most_that_it_can_have_co
     (bill,) = storage.of(Facts)
     assert bill.run == RUN
     assert bill.run_nanos > WORST > bill.rows[0].cost_nanos
+
+
+async def test_the_calls_of_an_agent_run_stay_within_its_budget() -> None:
+    run = RunLimit("tr_run", 1_000_000)
+    broken: list[Line] = [Delta("half an"), ProviderFault("auth")]
+    bank = await Bank(broken, [Pause(1.0), *ANSWER], ANSWER, terms=[account(monthly_nanos=10**9)]).open()
+    engine = bank.router._parts.engine
+
+    async def call() -> Any:
+        return await engine.route(RawRequest("hi", {"params": CAP}), ACME, inside=inside(bank, run))
+
+    with pytest.raises(UpstreamFailed):
+        await call()
+    found = await bank.storage.read("acme", Stands(bank.month, None, run))
+    worst = found.purses[0].spent_nanos
+    assert worst > 100 * 4_000, "it broke off, so that it may have cost all that it could"
+    assert found.purses[-1].spent_nanos == 0, "and the account is charged nothing for it"
+    async with anyio.create_task_group() as group:
+        group.start_soon(call)
+        await bank.clock.sleep(0.1)
+        began = bank.clock.monotonic()
+        with pytest.raises(QuotaExhausted) as caught:
+            await call()
+        assert caught.value.detail["level"] == "agent_run"
+        assert bank.clock.monotonic() - began == pytest.approx(0.9, abs=0.01), "it waits for what the other holds"
+    found = await bank.storage.read("acme", Stands(bank.month, None, run))
+    assert (found.purses[0].spent_nanos, found.purses[0].reserved_nanos) == (worst + COST, 0)
+    assert await bank.purse() == (10**9, COST, 0)
 
 
 async def test_calls_of_an_agent_run_take_no_slot_and_wait_for_rate_limits() -> None:

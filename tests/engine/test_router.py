@@ -27,7 +27,7 @@ from routewright import (
 )
 from routewright.backends.providers.hosts import ENDPOINTS
 from routewright.errors import NoProviders, NotFound, UpstreamFailed
-from routewright.wire import Availability, Budget, DecisionSpan, PolicyFallback
+from routewright.wire import Availability, Budget, DecisionSpan, Delta, Finish, PolicyFallback, Usage
 from tests.tables import table
 
 from .scripted_router import House, traces_in
@@ -363,6 +363,15 @@ async def test_production_and_sandbox_traces_are_separate() -> None:
 
 async def test_a_view_of_a_sandbox_router_stays_in_the_sandbox() -> None:
     assert (await Router.sandbox().as_caller(Caller("mine")).route("hi")).trace.environment == "sandbox"
+
+
+async def test_cut_answers_are_not_counted_in_the_output_length() -> None:
+    house = House(lambda call: [Delta("a"), Usage(10, 8), Finish("length")], [])
+    before = house.router.decide("hi", goal="quality").candidates[0].cost_usd
+    for _ in range(50):
+        await house.router.route("hi", goal="quality", params={"max_output_tokens": 8})
+        await house.clock.advance(1.0)
+    assert house.router.decide("hi", goal="quality").candidates[0].cost_usd == before
 
 
 async def test_the_sandbox_bills_nothing_and_reports_the_usual_latency() -> None:

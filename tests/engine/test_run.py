@@ -225,6 +225,19 @@ async def test_a_call_that_is_replayed_or_refused_holds_nothing() -> None:
     assert nanos(run.cost_usd) == 2 * STEP
 
 
+async def test_calls_that_do_not_fit_are_refused_as_those_of_an_agent() -> None:
+    router = router_of()
+    refused: list[RouterError] = []
+    async with router.run(total_budget_usd=0.0003):
+        for _ in range(4):
+            try:
+                await router.route("hi", params=CAP)
+            except RouterError as error:
+                refused.append(error)
+    assert [type(error) for error in refused] == [QuotaExhausted] * 2
+    assert {error.detail["level"] for error in refused} == {"agent_run"}
+
+
 async def test_an_agent_spends_at_most_what_the_run_around_it_has_left() -> None:
     router = router_of()
     async with router.run(total_budget_usd=0.0004) as run:
@@ -621,6 +634,19 @@ async def test_a_view_keeps_its_caller_inside_a_run_of_another() -> None:
         mine = await router.as_caller(Caller()).route("hi")
         theirs = await router.route("hi")
     assert [mine.trace.account, theirs.trace.account] == [Caller().account, "acme"]
+
+
+@pytest.mark.parametrize("is_within", [False, True])
+async def test_a_call_fits_beside_a_stream_that_holds_money(is_within: bool) -> None:
+    router, clock = slow_router()
+    async with (
+        router.run(),
+        router.run(total_budget_usd=2.5 * STEP / 1e9) if is_within else router.run(total_budget_usd=0.01),
+        router.stream("hi", params=CAP) as pieces,
+    ):
+        await anext(pieces)
+        await router.route("hi", params=CAP)
+    assert clock.monotonic() < 30
 
 
 class OfFramework(Exception):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from routewright._core.money import MOST_TOKENS
 from routewright._engine import trace_writer
 from routewright.errors import (
     InternalError,
+    QuotaExhausted,
     RouterTimeoutError,
     StorageUnavailable,
     UnsupportedWrite,
@@ -36,6 +38,7 @@ from routewright.wire import (
     RateLimits,
     Replay,
     Short,
+    Stands,
     Tokens,
     TraceById,
     UpstreamCall,
@@ -145,6 +148,14 @@ async def test_a_settlement_booked_without_detail_charges_at_most_the_reservatio
     assert 0 < ask.nanos < 100 * 1_000 + 10_000 * 4_000
 
 
+async def test_a_shortened_settlement_without_limits_charges_its_cost(odd: Odd) -> None:
+    bank, storage = await odd()
+    await bank.storage.apply("acme", [account()])
+    storage.before = detailed
+    await bank.route(idempotency_key="k")
+    assert await bank.charged() == COST
+
+
 @pytest.mark.parametrize("error", [ValueError("CANARY"), UnsupportedWrite("no ledger")], ids=repr)
 async def test_a_settlement_refused_for_good_is_counted_and_logged(
     odd: Odd, caplog: pytest.LogCaptureFixture, error: Exception
@@ -161,6 +172,33 @@ async def test_a_settlement_refused_for_good_is_counted_and_logged(
     )
     assert "CANARY" not in caplog.text + str(told.value)
     assert len(storage.of(Facts)) == (1 if isinstance(error, UnsupportedWrite) else 3)
+
+
+async def test_a_failing_settlement_delays_no_other(odd: Odd) -> None:
+    bank, storage = await odd()
+    first: list[str] = []
+
+    def refuse(thing: Any) -> None:
+        if isinstance(thing, Facts) and thing.id == (first or [thing.id])[0]:
+            first.append(thing.id)
+            raise StorageUnavailable("away")
+
+    storage.before = refuse
+    await bank.route()
+    assert (await bank.purse())[1] == 0
+    for count in (1, 2, 3):
+        await bank.route()
+        assert (await bank.purse())[1] == count * COST
+    assert bank.router.trace_counts.waiting == 1
+
+
+async def test_closing_names_what_could_not_be_booked(odd: Odd, caplog: pytest.LogCaptureFixture) -> None:
+    bank, storage = await odd()
+    storage.away = (Facts,)
+    answer = await bank.route(idempotency_key="k")
+    await bank.router.aclose()
+    assert (await bank.purse())[1] == 0
+    assert f"money is lost: call {answer.trace_id} of account acme" in caplog.text
 
 
 @pytest.mark.parametrize("gives", [NOTHING, 5, "garbage", [None]], ids=lambda gives: type(gives).__name__)
@@ -314,6 +352,19 @@ async def test_a_bill_that_nobody_can_look_for_may_be_lost(odd: Odd, caplog: pyt
     assert line.startswith(f"money may be lost: look in the ledger for call {answer.trace_id} of account acme (cost ")
 
 
+async def test_a_call_that_runs_out_of_time_says_nothing_about_the_storage(
+    odd: Odd, caplog: pytest.LogCaptureFixture
+) -> None:
+    bank, storage = await odd([Pause(5.0), *ANSWER])
+    storage.takes_s = 0.5
+    with pytest.raises(RouterTimeoutError):
+        await bank.route(timeout_ms=2_000)
+    await bank.clock.sleep(5.0)
+    assert caplog.messages == []
+    (row,) = await bank.rows()
+    assert row.cost_range_nanos is not None
+
+
 # The same of one storage that is not immediate
 
 TERMS = [account(monthly_nanos=LIMIT)]
@@ -348,6 +399,28 @@ async def test_a_stream_dropped_after_the_close_is_logged_as_lost(caplog: pytest
     assert bank.router.trace_counts.unbilled == 1
 
 
+async def test_a_stream_dropped_after_the_close_is_billed_by_an_immediate_storage() -> None:
+    bank = await Bank(ANSWER, terms=TERMS).open()
+    stream = await began(bank)
+    await bank.router.aclose()
+    del stream
+    _, spent, reserved = await bank.purse()
+    assert (spent > 0, reserved) == (True, 0)
+
+
+async def test_a_bill_that_cannot_be_written_after_the_close_is_logged_as_lost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bank, storage = await opened(SLOW)
+    async with anyio.create_task_group() as group:
+        group.start_soon(bank.route)
+        await bank.clock.sleep(1.0)
+        await bank.router.aclose()
+        storage.away = (Facts,)
+    assert "money is lost: call tr_" in caplog.text
+    assert (bank.router.trace_counts.unbilled, bank.router.trace_counts.waiting) == (1, 0)
+
+
 async def test_after_the_close_a_hanging_storage_delays_no_answer_past_its_deadline() -> None:
     bank, storage = await opened(SLOW)
     async with anyio.create_task_group() as group:
@@ -374,6 +447,26 @@ async def test_a_call_that_times_out_after_the_close_is_billed() -> None:
     assert row.cost_range_nanos is not None
     assert (await bank.purse())[2] == 0
     assert bank.router.trace_counts.unbilled == 0
+
+
+async def test_a_call_waiting_for_a_key_goes_on_when_its_bill_is_given_up_at_the_close() -> None:
+    bank, storage = await opened([Pause(1.0), *ANSWER], ANSWER)
+    storage.away = (Facts,)
+    took: list[float] = []
+
+    async def call() -> None:
+        with pytest.raises(RouterError):
+            await bank.route(idempotency_key="k", timeout_ms=60_000)
+        took.append(bank.clock.monotonic())
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(bank.route, idempotency_key="k", timeout_ms=3_000))
+        await bank.clock.sleep(0.5)
+        group.start_soon(call)
+        await bank.clock.sleep(5.0)
+        await bank.router.aclose()
+        storage.away = ()
+    assert took[0] < 10.0
 
 
 # --- what is kept of a call goes on, whatever fails
@@ -482,3 +575,32 @@ async def test_a_hanging_settlement_is_retried_and_delays_no_others_for_long() -
     await bank.clock.sleep(5.0)
     assert await bank.purse() == (LIMIT, COST, 0)
     assert bank.router.trace_counts.waiting == 0
+
+
+async def test_the_late_answer_of_a_slow_storage_about_an_account_is_used() -> None:
+    bank, storage = await opened(*[ANSWER] * 9)
+    guest = Caller("guest")
+    await bank.route(caller=guest)
+    await bank.storage.apply("guest", [PutAccount(replace(account(monthly_nanos=1).account, name="guest"))])
+    storage.before, storage.forgets = (lambda _: bank.clock.sleep(0.4)), True
+    await bank.clock.sleep(3.0)
+    await bank.route(caller=guest)
+    await bank.clock.sleep(0.5)
+    with pytest.raises(QuotaExhausted):
+        await bank.route(caller=guest)
+
+
+# --- a month
+
+
+async def test_a_call_belongs_to_the_month_of_its_admission() -> None:
+    bank = await Bank(SLOW, terms=TERMS).open()
+    ends = datetime(2026, 2, 1, tzinfo=UTC).timestamp() - bank.clock.time()
+    await bank.clock.sleep(ends - 1.0)
+    await bank.route()
+    assert bank.month.startswith("2026-02")
+    for month, spent in (("2026-01", COST), ("2026-02", 0)):
+        found = await bank.storage.read("acme", Stands(f"{month}-15T00:00:00.000Z"))
+        assert found.purses[-1].spent_nanos == spent
+    (row,) = await bank.rows()
+    assert row.at.startswith("2026-01")

@@ -201,6 +201,19 @@ async def test_a_slot_is_released_however_a_call_ends(pair: tuple[Machine, Machi
     await other.until_served()
 
 
+async def test_a_replay_counts_against_no_limit(pair: tuple[Machine, Machine]) -> None:
+    mine, other = pair
+    for each in pair:
+        await each.open(requests_per_min=2)
+    assert await mine.ask(idempotency_key="k")
+    assert await other.ask()
+    assert not await other.ask()
+    for _ in range(3):
+        assert await mine.ask(idempotency_key="k")
+    assert mine.calls == 1
+    assert not await mine.ask(idempotency_key="another")
+
+
 # While Redis is down, each process uses its share of every limit
 
 
@@ -406,3 +419,31 @@ async def test_a_broken_coordination_makes_no_call_fail_or_hang(
         with pytest.raises(RateLimited):
             await accounts.admit(make_ask("d", at=time.time()))
     assert "secret" not in caplog.text
+
+
+class Refusing:
+    """A coordination that fails, or refuses all calls."""
+
+    processes = PROCESSES
+    fails = True
+
+    async def take(self, takes: Takes) -> Taken:
+        if self.fails:
+            raise ConnectionError
+        raise RateLimited("full", detail={"retry_after_seconds": 1.0})
+
+    def end(self, taken: Taken, tokens: int | None, *, void: bool = False) -> None:
+        """Nothing was taken."""
+
+
+async def test_a_refusal_shows_that_the_coordination_is_back() -> None:
+    clock, storage, coordination = FakeClock(), MemoryStorage(), Refusing()
+    accounts: Any = SharedLimits(storage.accounts, coordination, clock)  # type: ignore[arg-type]
+    await storage.apply("acme", [PutAccount(make_account(limits=RateLimits(requests_per_min=LIMIT)))])
+    assert isinstance(await accounts.admit(make_ask("c1", at=clock.time(), tokens=1)), Grant)
+    assert accounts.is_away
+    coordination.fails = False
+    await clock.advance(shared_limits.RETRY_S)
+    with pytest.raises(RateLimited, match="full"):
+        await accounts.admit(make_ask("c2", at=clock.time(), tokens=1))
+    assert not accounts.is_away

@@ -259,6 +259,30 @@ def test_a_complete_answer_is_accepted_however_late() -> None:
     assert steps.result.output == "Blue."
 
 
+# --- money
+
+
+def test_a_hosts_timeout_counts_at_the_worst_case() -> None:
+    worst = 6 * (2 * 1.0 + 6 * 4.0) / 1e6
+
+    def after(fault: ProviderFault) -> int | None:
+        coming = iter([fault, ANSWER])
+        caps = []
+
+        def http(call: StepCall) -> Any:
+            caps.append(call.upstream.max_output_tokens)
+            return next(coming)
+
+        host = Host()
+        with host.router.steps("hi", goal="quality", budget={"maxCostUsd": worst * 100}) as steps:
+            host.obey(steps, http)
+        return caps[1] if len(caps) > 1 else None
+
+    free, cut_off = after(ProviderFault("timeout", status=408)), after(ProviderFault("timeout"))
+    assert free is not None
+    assert cut_off is None or cut_off < free
+
+
 # --- leaving
 
 
@@ -307,6 +331,22 @@ def test_an_abandoned_probe_makes_room_for_another_at_once() -> None:
             call = steps.next()
             assert isinstance(call, StepCall)
             assert call.model == "good/one"
+
+
+def test_a_probe_closed_while_it_is_fed_is_abandoned_once() -> None:
+    host = probing()
+
+    def answer(steps: Steps) -> Iterator[Chunk]:
+        yield Delta("Bl")
+        steps.close()
+        yield Delta("ue.")
+
+    steps = host.router.steps("hi", goal="quality")
+    steps.next()
+    steps.feed(answer(steps))
+    assert steps.next() == StepDone()
+    assert host.trace(steps).status == "cancelled"
+    assert host.ask(ANSWER).result.routing.selected_model == "good/one"
 
 
 def test_dropped_steps_keep_their_trace() -> None:

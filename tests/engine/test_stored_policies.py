@@ -232,6 +232,40 @@ async def test_publications_are_known_once_the_storage_is_available(caplog: pyte
     assert len([record for record in caplog.records if "the disk is full" in record.message]) == 2
 
 
+async def test_publications_do_not_wait_for_the_versions_of_the_routers_own_policies() -> None:
+    clock, storage = FakeClock(START), Counting()
+    storage.error = StorageUnavailable("the disk is full")
+    async with desk(storage, clock, [Policy(name="mine", models=["openai/gpt-4.1"])]) as router:
+        version = (await router.route("Hello", policy_id="mine")).routing.policy_version
+        assert ".x" in version, "it is provisional"
+        storage.error = None
+        taken = write_of(Policy(name="mine"))
+        record = PolicyRecord(name="mine", content=taken.content, changed_at=NOON)
+        await storage.apply(SYSTEM_ACCOUNT, [taken, PutPolicyRecord(record)])
+        await publish(storage, FAST)
+        with pytest.raises(ValidationFailed, match="'desk' is published in the storage"):
+            router.reload_policies([GOOD])
+        await clock.advance(3)
+        assert model(router) == "openai/gpt-4.1"
+        assert (await router.route("Hello", policy_id="mine")).routing.policy_version == version
+        assert [problem for problem in router.status().problems if "'mine' is published in the storage" in problem]
+        await storage.apply(SYSTEM_ACCOUNT, [PutPolicyRecord(put_in_force(record, None, None, NOON, ""))])
+        await clock.advance(3)
+        assert ".x" not in (await router.route("Hello", policy_id="mine")).routing.policy_version
+        assert router.status().problems == []
+
+
+async def test_a_refused_reload_hides_no_publication() -> None:
+    clock, storage = FakeClock(START), MemoryStorage()
+    async with desk(storage, clock) as router:
+        router.policies()
+        await publish(storage, FAST)
+        with pytest.raises(ValidationFailed, match="is published in the storage"):
+            router.reload_policies([GOOD])
+        await clock.advance(3)
+        assert model(router) == "openai/gpt-4.1"
+
+
 class Odd(MemoryStorage):
     """Returns records that no storage may return."""
 
@@ -328,6 +362,21 @@ async def test_a_file_that_names_a_policy_of_the_storage_changes_nothing_and_is_
         assert model(router) == "openai/gpt-4.1"
         (message,) = [record.message for record in caplog.records]
         assert message.startswith(f"the policies stay unchanged: {path}: policies['desk']: 'desk' is published")
+
+
+async def test_names_that_are_gone_from_a_file_are_free(tmp_path: Path) -> None:
+    clock, storage, path = FakeClock(START), MemoryStorage(), tmp_path / "policies.toml"
+    path.write_text('[[policies]]\nname = "mine"\n[[policies]]\nname = "desk"\n')
+    async with desk(storage, clock, PolicyFile(path)) as router:
+        router.policies()
+        owner = f"file {path}"
+        assert [(record.name, record.owner) for record in await records(storage)] == [("desk", owner), ("mine", owner)]
+        path.write_text('[[policies]]\nname = "mine"\n')
+        router.reload_policies()
+        assert [record.owner for record in await records(storage)] == ["storage", owner]
+        await publish(storage, GOOD)
+        await clock.advance(3)
+        assert model(router) == "openai/gpt-6-luna"
 
 
 # Shares

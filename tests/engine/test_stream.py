@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import gc
 from contextlib import aclosing
+from random import Random
 from typing import Any
 
 import anyio
 import msgspec
 import pytest
 
-from routewright import MemoryStorage, NoCandidates, ProviderFault
+from routewright import MemoryStorage, Model, NoCandidates, Pricing, ProviderFault, Router, Settings
+from routewright._engine.fleet import Fleet
 from routewright._engine.stream import Stream
 from routewright.errors import RouterTimeoutError, UpstreamFailed
-from routewright.testing import Pause
+from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line, ScriptedCall
 from routewright.wire import (
     Chunk,
     Delta,
     ErrorEnvelope,
+    FallbackDict,
     Finish,
     OutputDelta,
     RouteCompleted,
@@ -32,7 +35,7 @@ from routewright.wire import (
     Usage,
 )
 
-from .scripted_router import House, on_one_loop, said, traces_in
+from .scripted_router import GOOD, SPARE, House, on_one_loop, said, traces_in
 
 pytestmark = pytest.mark.anyio
 
@@ -389,6 +392,27 @@ async def test_a_dropped_stream_leaves_its_trace_and_its_cost() -> None:
     _, dropped = await traces_in(storage)
     assert (dropped.status, dropped.duration_ms) == ("cancelled", 0.0)
     assert dropped.cost_usd == dropped.charged_usd > 0
+
+
+@on_one_loop
+async def test_a_silent_model_is_blamed_however_long_its_reader_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit that is moved on, not added up anew, may lie a rounding too early, and the fault look hurried."""
+    blamed, chance = list[int](), Random(2)
+    monkeypatch.setattr(Fleet, "record_fault", lambda fleet, row, **how: blamed.append(row))
+    third = Model(id="third/three", like="good/one", quality=0.1, pricing_per_1m=Pricing(1.0, 4.0))
+    for _ in range(40):
+        clock, scripts = FakeClock(), [said(ProviderFault("request")), said(Pause(500.0)), ANSWER]
+        providers = [
+            ScriptedProvider([script], models=[model], clock=clock)
+            for script, model in zip(scripts, (GOOD, SPARE, third), strict=True)
+        ]
+        router = Router(providers=providers, settings=Settings(clock=clock))
+        chain: FallbackDict = {"models": ["spare/two", "third/three"]}
+        async with router.stream("hi", goal="quality", fallback=chain) as stream:
+            async for _ in stream:
+                await clock.sleep(chance.uniform(0.0, 0.5))
+        await router.aclose()
+    assert len(blamed) == 40
 
 
 @pytest.mark.parametrize("rests", [False, True], ids=["collected at once", "the loop runs before"])

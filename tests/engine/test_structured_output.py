@@ -356,6 +356,16 @@ async def test_models_without_structured_output_are_not_called() -> None:
         await House([FINE]).router.route("Read it.", output_type=Invoice)
 
 
+async def test_a_misfit_does_not_count_against_the_model() -> None:
+    house = Office([WRONG, WRONG] * 30, [FINE] * 30)
+    for _ in range(30):
+        await house.invoice(models=["good/one", "spare/two"], fallback={"models": ["spare/two"]})
+        await house.clock.advance(1.0)
+    assert len(house.good.calls) == 60
+    status = {model.id: model.availability.status for model in house.router.models()}
+    assert status["good/one"] == "available"
+
+
 # Time and money
 
 

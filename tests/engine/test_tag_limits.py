@@ -19,12 +19,15 @@ from routewright import (
     Router,
     RouterError,
     Settings,
+    SqliteStorage,
     ValidationFailed,
 )
 from routewright.errors import QuotaExhausted
 from routewright.protocols import Clock, Storage
 from routewright.storage import open_storage
-from routewright.wire import Caller, TagLimit, ToolDelta, UpstreamCall, Usage
+from routewright.testing import FakeClock
+from routewright.wire import Caller, Stands, TagLimit, ToolDelta, UpstreamCall, Usage
+from routewright.wire.timestamps import timestamp
 
 pytestmark = pytest.mark.anyio
 
@@ -36,6 +39,7 @@ MODEL = Model(
     modalities=("text", "tool"),
 )
 ACME = Caller("acme")
+NEXT_WEEK_S = 1_795_996_800.0
 """2026-11-30T00:00:00Z, a Monday."""
 CALL = 100_000_000
 """Nano-dollars of a call."""
@@ -141,6 +145,36 @@ async def test_all_calls_of_an_agent_run_have_its_tags(url: str, kind: str) -> N
         assert run.status == "completed"
         calls = 2 if kind == "function" else 3
         assert await spent(storage, "a") == [(calls * CALL, 0)]
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_a_call_over_midnight_is_of_the_day_on_which_it_began(kind: str, tmp_path: Path) -> None:
+    clock = FakeClock(NEXT_WEEK_S - 1)
+    storage: Storage = MemoryStorage(clock=clock)
+    if kind == "sqlite":
+        storage = SqliteStorage(tmp_path / "store.db", clock=clock)
+    limits = [{"key": "team", "daily_limit_usd": 0.1, "weekly_limit_usd": 0.1}]
+    async with await router_of(storage, limits, clock, daily_limit_usd=0.1, weekly_limit_usd=0.1) as router:
+        async with anyio.create_task_group() as group:
+            group.start_soon(route, router, "slow")
+            await clock.advance(0.5)
+            assert await route(router, "slow") == QuotaExhausted.code, "the call has reserved all of Sunday"
+            await clock.advance(1)
+            assert await route(router, "a") == "hi"
+            await clock.advance(5)
+        assert [await route(router, team) for team in ("a", "slow")] == [QuotaExhausted.code] * 2
+        purses: dict[str, int] = {}
+        for at in (NEXT_WEEK_S - 1, NEXT_WEEK_S):
+            query = Stands(timestamp(at), tags=(("team", "a"), ("team", "slow")))
+            standing = await storage.read("acme", query)
+            purses |= {purse.name: purse.spent_nanos for purse in standing.purses if purse.limit_nanos is not None}
+        assert purses == {
+            "tag:team=slow:day:2026-11-29": CALL, "tag:team=slow:week:2026-11-23": CALL,
+            "tag:team=slow:day:2026-11-30": 0, "tag:team=slow:week:2026-11-30": 0,
+            "tag:team=a:day:2026-11-29": 0, "tag:team=a:week:2026-11-23": 0,
+            "tag:team=a:day:2026-11-30": CALL, "tag:team=a:week:2026-11-30": CALL,
+            "day:2026-11-29": CALL, "week:2026-11-23": CALL, "day:2026-11-30": CALL, "week:2026-11-30": CALL,
+        }  # fmt: skip
 
 
 @pytest.mark.parametrize(

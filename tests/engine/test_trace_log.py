@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import threading
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
@@ -226,6 +228,25 @@ async def test_a_refused_trace_is_dropped_counted_and_logged_and_the_rest_is_wri
     await router.aclose()
 
 
+async def test_a_storage_that_cancels_itself_counts_as_unavailable() -> None:
+    async def cancel_once(account: str, writes: Sequence[Write]) -> None:
+        storage.before = None
+        raise asyncio.CancelledError
+
+    storage, clock = Waits(cancel_once), FakeClock()
+    router = Router.sandbox(storage=storage, settings=Settings(clock=clock))
+    answer = await router.route("hi")
+    await clock.sleep(0.03)
+    assert router.trace_counts == (1, 0, 0, 0, 0)
+    await clock.sleep(1.0)
+    assert await storage.ids() == [answer.trace_id]
+    storage.before = cancel_once
+    await router.route("hi")
+    with pytest.raises(StorageUnavailable, match="Waits cancelled itself"):
+        await router.flush()
+    await router.aclose()
+
+
 async def test_a_flush_that_is_cancelled_ends() -> None:
     async def hang_once(account: str, writes: Sequence[Write]) -> None:
         storage.before = None  # what goes on behind may have its turn before the test has
@@ -279,6 +300,30 @@ async def test_if_one_account_can_be_written_failing_ones_delay_no_other(failing
     await router.flush()
     for account, answer in answers.items():
         assert await storage.ids(account) == [answer.trace_id]
+    await router.aclose()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_the_remembered_fault_keeps_no_objects_of_the_storage_alive() -> None:
+    class Rows:
+        """What a storage is about to write."""
+
+    held: list[weakref.ref[Rows]] = []
+
+    async def fail(account: str, writes: Sequence[Write]) -> None:
+        rows = Rows()
+        held.append(weakref.ref(rows))
+        raise StorageUnavailable("down")
+
+    storage = Waits(fail)
+    router = Router.sandbox(storage=storage, settings=still())
+    await router.route("hi")
+    with pytest.raises(StorageUnavailable, match="down") as told:
+        await router.flush()
+    del told
+    gc.collect()
+    assert [rows() for rows in held] == [None] * len(held)
+    storage.before = None
     await router.aclose()
 
 
@@ -373,6 +418,25 @@ def test_a_flush_takes_over_from_one_whose_loop_was_closed_under_it(backend: str
     anyio.run(flush_again, backend=backend)
     assert at_once == [1, -1] * 2  # snapshots, and the trace
     assert router.trace_counts == (0, 0, 0, 0, 0)
+
+
+@table("backend", ["asyncio", "trio"])
+def test_a_wait_for_a_flush_whose_loop_was_closed_ends_with_the_next_trace(backend: str) -> None:
+    storage = Waits()
+    router = Router.sandbox(storage=storage, settings=still())
+    loop, lost = left_midway(router, storage)
+
+    async def wait_for_it() -> None:
+        async with anyio.create_task_group() as group:
+            for _ in range(2):
+                group.start_soon(router.flush)
+            await anyio.wait_all_tasks_blocked()
+            loop.close()
+            await router.route("hi")
+
+    anyio.run(wait_for_it, backend=backend)
+    assert len(asyncio.run(storage.ids())) == 2
+    collect(lost)
 
 
 def collect(task: Any) -> None:

@@ -15,11 +15,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from routewright import MemoryStorage, SqliteStorage, WebhookSigner
+from routewright import MemoryStorage, Router, SqliteStorage, WebhookSigner
 from routewright._core.crypto import NONCE, derive
 from routewright._core.webhooks.endpoint import PURPOSE, add_secret
 from routewright._engine.webhooks import IN_FLIGHT, LEASE_S, POLL_S, Dispatcher
 from routewright.errors import InternalError, SignatureError, StorageUnavailable
+from routewright.protocols import BaseStorage
 from routewright.testing import FakeClock
 from routewright.webhook import StandardWebhookSigner
 from routewright.wire import (
@@ -573,6 +574,33 @@ async def test_more_attempts_reach_the_last_delay_of_the_schedule() -> None:
         await running.begin()
         await running.clock.sleep(50_000.0)
         assert running.receiver.times(endpoint_of().url) == pytest.approx([0, 60, 360, 1260, 4860, 19_260], abs=1e-5)
+
+
+@pytest.mark.parametrize("has_accounts", [False, True])
+def test_a_storage_without_accounts_is_not_asked_for_deliveries_at_the_start(has_accounts: bool) -> None:
+    asked = list[object]()
+
+    class Own(BaseStorage):
+        accounts = MemoryStorage().accounts if has_accounts else None
+
+        @property
+        def has_endpoints(self) -> bool:
+            asked.append(self)
+            return False
+
+        async def read(self, *_: object, **__: object) -> Any:
+            raise StorageUnavailable("it is away")
+
+        apply = scan = sweep = read
+
+        async def aclose(self) -> None:
+            pass
+
+    storage: Any = Own()
+    router = Router.sandbox(storage=storage)
+    _ = router._parts.engine
+    router.blocking.close()
+    assert bool(asked) is has_accounts
 
 
 @pytest.mark.full

@@ -273,6 +273,26 @@ class TestThread:
         assert not any(thread.is_alive() for thread in taken)
         assert len(set(taken)) > 1
 
+    def test_the_last_job_that_is_dropped_ends_the_thread(self) -> None:
+        worker, ran = Worker(SystemClock(), may_be_dropped=True), threading.Event()
+
+        async def run() -> None:
+            ran.set()
+
+        first, last = Job(worker, run, 60.0), Job(worker, run, 60.0)
+        assert first.poke()
+        assert last.poke()
+        assert worker.present is not None
+        thread = worker.present._thread
+        first.drop()
+        assert thread.is_alive()
+        last.drop()
+        assert not thread.is_alive()
+        assert not ran.is_set()
+        first.delay = 0.0
+        assert first.poke()
+        assert ran.wait(10)
+
     def test_closing_ends_a_call_that_another_thread_waits_for(self, worker: Worker) -> None:
         running, errors = threading.Event(), list[BaseException]()
 

@@ -86,3 +86,13 @@ async def test_a_trace_names_the_factors_and_replays_with_them() -> None:
     assert bench.router.replay(given).digest == answer.decision.digest
     assert "as long as usual" in bench.router.explain(answer)
     await bench.router.aclose()
+
+
+async def test_a_replacing_fleet_keeps_the_workloads() -> None:
+    bench, other = Bench(40), Bench(40)
+    await bench.ask(12)
+    before, after = (each.router._parts.fleet("production") for each in (bench, other))
+    after.learn_from(before)
+    assert after.workloads.steps == before.workloads.steps != {}
+    for each in (bench, other):
+        await each.router.aclose()
