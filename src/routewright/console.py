@@ -322,14 +322,7 @@ class Console(Closing):
                  "monthly_limit_usd": monthly_limit_usd, "models": models, "policies": policies}  # fmt: skip
         terms = key_terms(arguments, account)
         await self.policies.check_names(terms.get("models"), terms.get("policies"))
-
-        async def attempt() -> wire.Key:
-            current = await self.key(account, key_id)
-            key = change(current, terms)
-            await self._change(account, wire.PutKey(key, expect=current))
-            return key
-
-        return await unhindered(attempt, f"key {describe(key_id)}")
+        return await self._replace_key(account, key_id, lambda key: change(key, terms))
 
     async def revoke_key(self, account: str, key_id: str) -> wire.Key:
         """Revoke a key for good: within two seconds it is refused everywhere. Traces of its calls in the last 24 hours,
@@ -365,14 +358,7 @@ class Console(Closing):
 
     async def end_sessions(self, key_id: str) -> wire.Key:
         """Sign an operator out wherever the key was used to sign in. The key stays valid. Raises ``NotFound``."""
-
-        async def attempt() -> wire.Key:
-            current = await self.key(wire.SYSTEM_ACCOUNT, key_id)
-            key = replace(current, signed_out_at=self._now())
-            await self._change(wire.SYSTEM_ACCOUNT, wire.PutKey(key, expect=current))
-            return key
-
-        return await unhindered(attempt, f"key {describe(key_id)}")
+        return await self._replace_key(wire.SYSTEM_ACCOUNT, key_id, lambda key: replace(key, signed_out_at=self._now()))
 
     def session_keys(self) -> tuple[bytes, ...]:
         """Keys that authenticate the sessions of operators, derived from the root secret: the present one, then the
@@ -690,6 +676,15 @@ class Console(Closing):
         check_choice("environment", environment, ENVIRONMENTS)
         storage: Storage = FreshStorage(self._storage, self._clock)
         return await compare_versions(storage, self._clock, name, first, account, environment)
+
+    async def _replace_key(self, account: str, key_id: str, change: Callable[[wire.Key], wire.Key]) -> wire.Key:
+        async def attempt() -> wire.Key:
+            current = await self.key(account, key_id)
+            key = change(current)
+            await self._change(account, wire.PutKey(key, expect=current))
+            return key
+
+        return await unhindered(attempt, f"key {describe(key_id)}")
 
     async def _change_endpoint(
         self, account: str, endpoint_id: str, change: Callable[[wire.Endpoint], wire.Endpoint]
