@@ -85,10 +85,11 @@ class TestBoth:
         assert deadline.expired
         assert clock.monotonic() >= at
 
-    @pytest.mark.parametrize("ago", [0.0, 5.0, math.inf])
-    async def test_past_deadline_cancels_at_the_first_wait_inside(self, clock: Clock, ago: float) -> None:
+    @pytest.mark.parametrize("ago", [0.0, math.inf])
+    @pytest.mark.parametrize("scoped", [False, True])
+    async def test_past_deadline_cancels_at_the_first_wait_inside(self, clock: Clock, ago: float, scoped: bool) -> None:
         reached: list[str] = []
-        with clock.deadline(clock.monotonic() - ago) as deadline:
+        with clock.deadline(clock.monotonic() - ago, scoped=scoped) as deadline:
             reached.append("inside")
             await anyio.lowlevel.checkpoint()
             reached.append("behind the wait")
@@ -371,18 +372,19 @@ async def test_moved_deadlines_fire_at_their_new_time() -> None:
 
 
 @pytest.mark.anyio
-async def test_real_deadlines_can_be_moved_both_ways() -> None:
+@pytest.mark.parametrize("scoped", [False, True])
+async def test_real_deadlines_can_be_moved_both_ways(scoped: bool) -> None:
     clock = SystemClock()
     begun = clock.monotonic()
-    with clock.deadline(begun + 60) as limit:
+    with clock.deadline(begun + 60, scoped=scoped) as limit:
         limit.move(begun + 0.01)
         await anyio.sleep(30)
     assert limit.expired
-    with clock.deadline(clock.monotonic() + 0.01) as limit:
+    with clock.deadline(clock.monotonic() + 0.01, scoped=scoped) as limit:
         limit.move(begun + 60)
         await anyio.sleep(0.05)
     assert not limit.expired
-    with clock.deadline(math.inf) as limit:
+    with clock.deadline(math.inf, scoped=scoped) as limit:
         limit.move(clock.monotonic() + 0.01)
         await anyio.sleep(30)
     assert limit.expired

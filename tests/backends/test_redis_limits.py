@@ -264,3 +264,12 @@ async def test_ends_are_retried_until_their_lease_expires(
     finally:
         redis.start()
     assert len(tries) < 15, "it does not spin"
+
+
+async def test_slots_are_renewed_after_another_router_closes_the_coordination(make: Make, redis: RedisServer) -> None:
+    mine = make()
+    await mine.take(takes("running"))
+    await mine.aclose()
+    assert mine._thread is None
+    await mine.hear(None)
+    assert mine._thread is not None
