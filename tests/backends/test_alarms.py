@@ -221,7 +221,7 @@ class TestTime:
 
     async def test_exited_alarms_are_swept_and_set_no_timer(self, here: Here) -> None:
         for n in range(4 * SWEEP_AFTER + 9):
-            with here.clock.deadline(monotonic() + LATER * (1 + n % 3), scoped=n % 2 == 1):
+            with here.clock.deadline(monotonic() + LATER * (1 + n % 3), scoped=n > 2 * SWEEP_AFTER):
                 pass
         alarms = alarms_of(here.loop)
         assert len(alarms) <= SWEEP_AFTER
