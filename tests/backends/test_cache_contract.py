@@ -291,6 +291,16 @@ def test_the_memory_cache_stays_within_its_bytes(full: bool) -> None:
     assert cache.size_bytes > 0.99 * bound
 
 
+def test_the_memory_cache_evicts_the_least_recently_used_entry() -> None:
+    cache = MemoryCache(max_entries=3, clock=StillClock())
+    for name in "abc":
+        at_once(cache.put(make_entry(name, START, PLACES[name])))
+    assert at_once(cache.get(key_of("a"), START)) is not None
+    assert at_once(cache.nearest(PARTITION, PLACES["b"], START, 1))[0].entry.id == "tr_b"
+    at_once(cache.put(make_entry("d", START)))
+    assert [at_once(cache.get(key_of(name), START)) is not None for name in "abcd"] == [True, True, False, True]
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_starts_with_an_empty_memory_cache() -> None:

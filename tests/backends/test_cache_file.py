@@ -238,6 +238,14 @@ async def test_removed_entries_are_erased_from_the_disk(cache: SqliteCache, path
     assert canary.encode() not in content_of(*files_of(path))
 
 
+async def test_the_entries_that_expire_first_are_evicted(path: Path) -> None:
+    cache, now = SqliteCache(path, max_entries=2), time.time()
+    for name, seconds in (("long", 90.0), ("short", 30.0), ("new", 10.0)):
+        await cache.put(make_entry(name, now, expires_at=now + seconds))
+    assert [await get(cache, name) is not None for name in ("long", "short", "new")] == [True, False, True]
+    await cache.aclose()
+
+
 async def test_the_file_is_readable_only_by_its_owner(cache: SqliteCache, path: Path) -> None:
     await put(cache, "a")
     assert {file.stat().st_mode & 0o077 for file in files_of(path)} == {0}

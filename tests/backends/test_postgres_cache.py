@@ -114,6 +114,14 @@ async def test_limits_count_entries_of_all_processes(postgres: str) -> None:
         await cache.aclose()
 
 
+async def test_the_entries_that_expire_first_are_evicted(postgres: str) -> None:
+    cache, now = PostgresCache(postgres, max_entries=2), time.time()
+    for name, seconds in (("long", 90.0), ("short", 30.0), ("new", 10.0)):
+        await cache.put(make_entry(name, now, expires_at=now + seconds))
+    assert [await get(cache, name) is not None for name in ("long", "short", "new")] == [True, False, True]
+    await cache.aclose()
+
+
 async def test_an_unreadable_row_is_a_miss(cache: PostgresCache, postgres: str) -> None:
     await put(cache, "a", "b")
     ask(postgres, r"UPDATE cache_entry SET body = '\xc1c1' WHERE id = 'tr_a' RETURNING 1")

@@ -150,6 +150,15 @@ async def test_memory_counts_a_thousand_groups_an_hour_and_merges_the_others() -
     assert [row.requests for row in report.data if row.group is None] == [4]
 
 
+async def test_memory_drops_a_snapshot_with_the_last_trace_that_names_it() -> None:
+    storage = MemoryStorage(newest=2)
+    storage.keep("default", Draft(make_trace(1)), [HealthSnapshot("hea_1", {})])
+    assert await storage.read(SYSTEM_ACCOUNT, SnapshotById("hea_1")) is not None
+    await storage.apply("default", [PutTrace(make_trace(number, decision_input=None)) for number in (2, 3)])
+    assert await storage.read("default", TraceById(make_trace(1).id)) is None
+    assert await storage.read(SYSTEM_ACCOUNT, SnapshotById("hea_1")) is None
+
+
 async def test_memory_drops_the_least_recently_written_account() -> None:
     storage = MemoryStorage(accounts=2)
     await storage.apply(SYSTEM_ACCOUNT, [PutSnapshot(HealthSnapshot("hea_1", {}))])

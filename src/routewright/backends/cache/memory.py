@@ -143,7 +143,7 @@ class MemoryCache(BaseCache):
         # than the whole cache is refused first; the loop would empty the cache for it and then fail. What was stored
         # under the key goes before that, because a request whose answer changed must not get the old one. The
         # embedding is unpacked outside the lock, since every lookup of the process waits for it. See
-        # test_the_limit_of_bytes_holds_after_each_put and test_any_walk_agrees_with_a_dict.
+        # test_the_limit_of_bytes_holds_after_each_put and test_the_memory_cache_evicts_the_least_recently_used_entry.
         key = entry.key
         size = _size_of(entry)
         row = unpack(entry.vector)
