@@ -2,7 +2,7 @@
 
     python -m benchmarks.size_postgres [seconds]
 
-Prints a table; docs/how-to/postgresql.md has the sums. One process calls, with 50 calls in flight, and the server syncs.
+Prints a table; docs/how-to/postgresql.md has sums. One process calls, with 50 calls in flight, and the server syncs.
 """
 
 from __future__ import annotations
