@@ -32,7 +32,7 @@ from .measure import (
     sample_first,
     sample_paced,
 )
-from .report import Question, Report, Who, conditions
+from .report import Question, Report, Who, conditions, write_page
 from .stores import fill
 from .upstream import Upstream, upstream
 
@@ -45,6 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("benchmarks of routewright")
     group.addoption("--brief", action="store_true", help="a few calls of everything, so that nothing rots")
     group.addoption("--peers", action="store_true", help="measure other libraries too, from environments in PEER_VENVS")
+    group.addoption("--write", action="store_true", help="put the figures into docs/explanation/performance.md")
     group.addoption("--uvloop", action="store_true", help="run on uvloop")
 
 
@@ -68,8 +69,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if not lines and not loads:
         return
     terminalreporter.section("figures")
-    told = conditions(use_uvloop=config.getoption("--uvloop"), brief=config.getoption("--brief"))
-    for line in [*told, "", *lines, *[""][: len(lines)], *loads]:
+    circumstances = conditions(use_uvloop=config.getoption("--uvloop"), brief=config.getoption("--brief"))
+    if config.getoption("--write"):
+        write_page(ROOT / "docs/explanation/performance.md", circumstances, config.stash[REPORT].page_lines())
+    for line in [*circumstances, "", *lines, *[""][: len(lines)], *loads]:
         terminalreporter.write_line(line)
     terminalreporter.write_line("")
     terminalreporter.write_line("µs: p50 / p99 of single calls (mean of a loop), each the median over the rounds")

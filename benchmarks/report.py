@@ -35,6 +35,7 @@ Who = Literal[
 ]
 """``floor`` is the cheapest way, ``full scan`` the plain one; both are hand-written loops. ``provider``: one of
 ours, read with no Router in front of it."""
+OURS = {"floor", "full scan", "provider", "routewright"}
 WHO: tuple[Who, ...] = get_args(Who)
 HIGHER_IS_BETTER: tuple[Unit, ...] = ("per s",)
 
@@ -75,11 +76,39 @@ class Report:
         rows = [self._row(question, columns) for question in self._figures]
         return [_line(head), _line(["---"] * len(head)), *map(_line, rows)] if rows else []
 
+    def page_lines(self) -> list[str]:
+        """The Markdown table of ``docs/explanation/performance.md``: ours beside the floor and the best peer."""
+        head = ["what", "unit", "floor", "best peer", "routewright", "× floor", "aim"]
+        rows = []
+        for question, figures in self._figures.items():
+            unit = next(iter(figures.values())).unit
+            floor = figures.get("floor") or figures.get("full scan")
+            peers = [(who, figure) for who, figure in figures.items() if who not in OURS]
+            best = min(peers, key=lambda peer: -peer[1].p50 if unit in HIGHER_IS_BETTER else peer[1].p50, default=None)
+            peer = "" if best is None else f"{best[0]} {_cell(best[1])}"
+            cells = [_cell(floor), peer, _cell(figures.get("routewright")), _ratio(figures), question.target]
+            rows.append([question.what, unit, *cells])
+        for question, loads in self._loads.items():
+            per_core = {who: f"{load.per_core_s:,.0f}" for who, load in loads.items()}
+            ours, floor = loads.get("routewright"), loads.get("floor")
+            ratio = "" if ours is None or floor is None else f"{ours.cpu_us / floor.cpu_us:.1f}"
+            peers = [f"{who} {loads[who].per_core_s:,.0f}" for who in loads if who not in OURS]
+            cells = [per_core.get("floor", ""), ", ".join(peers), per_core.get("routewright", ""), ratio, question.target]
+            rows.append([question.what, "a core-second", *cells])
+        return [_line(head), _line(["---"] * len(head)), *map(_line, rows)]
+
     def _row(self, question: Question, columns: list[Who]) -> list[str]:
         figures = self._figures[question]
         cells = [_cell(figures.get(who)) for who in columns]
         unit = next(iter(figures.values())).unit
         return [question.what, unit, *cells, _ratio(figures), question.target]
+
+
+def write_page(page: Path, conditions: list[str], table: list[str]) -> None:
+    """Replace what an earlier run measured."""
+    before, _, rest = page.read_text("utf-8").partition("<!-- measured -->\n")
+    measured = "\n".join(["```text", *conditions, "```", "", *table, ""])
+    page.write_text(f"{before}<!-- measured -->\n{measured}<!-- end -->{rest.partition('<!-- end -->')[2]}", "utf-8")
 
 
 def conditions(*, use_uvloop: bool, brief: bool) -> list[str]:
