@@ -25,7 +25,7 @@ from .report import Question
 
 ACCOUNTS, KEYS = 100, 100
 """So many, and of each so many."""
-SECRET = "s" * 32
+SECRET = "0123456789abcdef" * 2
 AT = "2026-11-22T12:00:00.000Z"
 
 KNOWN = Question("Console.authenticate, 10,000 keys, all known")

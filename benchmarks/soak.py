@@ -158,10 +158,10 @@ class Soak:
         before, began = len(asyncio.all_tasks()), time.perf_counter()
         numbers = iter(range(self._calls))
         await asyncio.gather(*(self._work(numbers) for _ in range(IN_FLIGHT)))
+        traces = await self.storage.scan(Caller().account, Traces(), after=None, limit=NEWEST + 1)
+        await self._router.aclose()  # on the fake clock background work runs in this loop
         await asyncio.sleep(0)
         tasks_left = len(asyncio.all_tasks()) - before
-        traces = await self.storage.scan(Caller().account, Traces(), after=None, limit=NEWEST + 1)
-        await self._router.aclose()
         warm = [(calls, size) for calls, size in self._seen if calls >= self._calls * WARM]
         return Soaked(
             self._calls,
