@@ -77,25 +77,27 @@ class Report:
         return [_line(head), _line(["---"] * len(head)), *map(_line, rows)] if rows else []
 
     def page_lines(self) -> list[str]:
-        """The Markdown table of ``docs/explanation/performance.md``: ours beside the floor and the best peer."""
-        head = ["what", "unit", "floor", "best peer", "routewright", "× floor", "aim"]
-        rows = []
+        """The Markdown table of ``docs/explanation/performance.md``: what has an aim, beside the floor and the best
+        peer. Of what was loaded, how many calls a core-second takes."""
+        rows = [["what", "unit", "floor", "best peer", "routewright", "× floor", "aim"], ["---"] * 7]
         for question, figures in self._figures.items():
-            unit = next(iter(figures.values())).unit
-            floor = figures.get("floor") or figures.get("full scan")
-            peers = [(who, figure) for who, figure in figures.items() if who not in OURS]
-            best = min(peers, key=lambda peer: -peer[1].p50 if unit in HIGHER_IS_BETTER else peer[1].p50, default=None)
-            peer = "" if best is None else f"{best[0]} {_cell(best[1])}"
-            cells = [_cell(floor), peer, _cell(figures.get("routewright")), _ratio(figures), question.target]
-            rows.append([question.what, unit, *cells])
+            if question.target:
+                unit = next(iter(figures.values())).unit
+                better = max if unit in HIGHER_IS_BETTER else min
+                peers = [who for who in figures if who not in OURS]
+                best = better(peers, key=lambda who: figures[who].p50, default=None)
+                peer = "" if best is None else f"{best} {_cell(figures[best])}"
+                floor = _cell(figures.get("floor") or figures.get("full scan"))
+                ours = _cell(figures.get("routewright"))
+                rows.append([question.what, unit, floor, peer, ours, _ratio(figures), question.target])
         for question, loads in self._loads.items():
-            per_core = {who: f"{load.per_core_s:,.0f}" for who, load in loads.items()}
-            ours, floor = loads.get("routewright"), loads.get("floor")
-            ratio = "" if ours is None or floor is None else f"{ours.cpu_us / floor.cpu_us:.1f}"
-            peers = [f"{who} {loads[who].per_core_s:,.0f}" for who in loads if who not in OURS]
-            cells = [per_core.get("floor", ""), ", ".join(peers), per_core.get("routewright", ""), ratio, question.target]
-            rows.append([question.what, "a core-second", *cells])
-        return [_line(head), _line(["---"] * len(head)), *map(_line, rows)]
+            if question.target:
+                calls = {who: f"{load.per_core_s:,.0f}" for who, load in loads.items()}
+                peers = [f"{who} {calls[who]}" for who in loads if who not in OURS]
+                ratio = "" if len(loads) < 2 else f"{loads['routewright'].cpu_us / loads['floor'].cpu_us:.1f}"
+                cells = [calls.get("floor", ""), ", ".join(peers), calls["routewright"], ratio]
+                rows.append([question.what, "per core-second", *cells, question.target])
+        return [_line(row) for row in rows]
 
     def _row(self, question: Question, columns: list[Who]) -> list[str]:
         figures = self._figures[question]
