@@ -93,9 +93,9 @@ class Report:
         for question, loads in self._loads.items():
             if question.target:
                 calls = {who: f"{load.per_core_s:,.0f}" for who, load in loads.items()}
-                peers = [f"{who} {calls[who]}" for who in loads if who not in OURS]
+                rivals = [f"{who} {calls[who]}" for who in loads if who not in OURS]
                 ratio = "" if len(loads) < 2 else f"{loads['routewright'].cpu_us / loads['floor'].cpu_us:.1f}"
-                cells = [calls.get("floor", ""), ", ".join(peers), calls["routewright"], ratio]
+                cells = [calls.get("floor", ""), ", ".join(rivals), calls["routewright"], ratio]
                 rows.append([question.what, "per core-second", *cells, question.target])
         return [_line(row) for row in rows]
 
