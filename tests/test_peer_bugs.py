@@ -65,7 +65,7 @@ BUGS = [
         "        for tick in ticks[1:]:", "        for tick in ticks[1:1]:", ACCOUNTS,
         "Sqlite and processes_share_limits_money_and_answers"),
     Bug("requests and tokens are counted in one window", WINDOW, "self.used_requests < limits.requests_per_min)",
-        "self.used_requests + self.used_tokens < limits.requests_per_min)", "tests/core/test_window.py",
+        "self.used_requests + self.used_tokens < limits.requests_per_min)", "tests/core/test_limits.py",
         "each_limit_refuses_by_itself"),
     Bug("a refusal takes of the limits that had room", STATE, "                raise limit_error(",
         "                for _, other, most in payer.windows:\n"
@@ -161,6 +161,7 @@ def test_each_has_its_place_in_the_code(bug: Bug) -> None:
 
 
 def test_the_tests_that_find_each_exist() -> None:
+    assert [bug.tests for bug in BUGS if not (ROOT / bug.tests).is_file()] == []
     files = (ROOT / "tests").rglob("*.py")
     names = [name for file in files for name in re.findall(r"(?:def|class) (\w+)", file.read_text("utf-8"))]
     sought = {word for bug in BUGS for word in re.split(r"\W+", bug.named)} - {"and", "or", "not", ""}

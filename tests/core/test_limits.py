@@ -84,6 +84,15 @@ def test_an_empty_window_admits_any_amount_and_zero_always_fits(used: int, amoun
     assert window((0.0, used)).admits(RateLimits(tokens_per_min=limit), amount, 0) == room or amount < 0
 
 
+def test_each_limit_refuses_by_itself() -> None:
+    there = window((0.0, 5))
+    there.slots = 1
+    for limits in (RateLimits(requests_per_min=1), RateLimits(tokens_per_min=5), RateLimits(concurrency=1)):
+        assert not there.admits(limits, 1, 1)
+    assert there.admits(RateLimits(requests_per_min=2, tokens_per_min=6, concurrency=2), 1, 1)
+    assert there.admits(RateLimits(concurrency=1), 1, 0), "it needs no slot"
+
+
 def test_states_report_the_room_left_without_expired_entries() -> None:
     there, limits = window((0.0, 30), (10.0, 30)), RateLimits(requests_per_min=3, tokens_per_min=50, concurrency=1)
     assert there.states(limits, 20.0) == [WindowState("requests", 3, 1, 50.0), WindowState("tokens", 50, 0, 50.0)]
