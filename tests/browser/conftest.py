@@ -29,7 +29,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     try:
         result = yield
     except Exception as error:
-        error.add_note(f"problems of the page:\n{problems}")
+        if problems is not None:
+            error.add_note(problems.show())
         raise
     if problems is not None:
         problems.check()

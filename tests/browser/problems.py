@@ -37,6 +37,14 @@ class Problems:
     def __str__(self) -> str:
         return "\n".join(self._problems)
 
+    def show(self) -> str:
+        """The problems, and what the open pages show."""
+        texts = []
+        for page in (page for context in self._contexts for page in context.pages):
+            with suppress(Error):  # a page may have crashed
+                texts.append(f"{page.url} shows:\n{page.inner_text('body', timeout=1_000)[:2_000]}")
+        return "\n".join([f"problems of the page:\n{self}", *texts])
+
     def watch(self, context: BrowserContext) -> None:
         """Collect the problems of every page that this context opens."""
         self._contexts.append(context)

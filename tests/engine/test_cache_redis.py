@@ -56,6 +56,8 @@ def upstream() -> Upstream:
 @pytest.fixture
 async def machines(redis: RedisServer, upstream: Upstream, anyio_backend: str) -> AsyncIterator[list[Machine]]:
     made = [Machine(redis, upstream.answer) for _ in range(4)]
+    for each in made:
+        await each.cache.get(b"nothing", 0.0)  # connects, which may take longer than a cache may
     yield made
     for each in made:
         await each.router.aclose()
