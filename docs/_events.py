@@ -1,4 +1,4 @@
-"""Writes the reference of events: the fields of a body, and the data of each type with a sample."""
+"""Writes the reference of events: the fields of a body, and the data of each type."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ def event_types() -> str:
 
 
 def _section(type: EventType) -> str:
-    kind, sample = SAMPLES[type].__class__, msgspec.json.decode(_sample(type))["data"]
-    shown = "" if type == _IN_FULL else f"\n{json_block(sample)}"
-    return f"## `{type}`\n\n{summary(kind)}\n\n{fields(kind)}{shown}"
+    kind = SAMPLES[type].__class__
+    return f"## `{type}`\n\n{summary(kind)}\n\n{fields(kind)}"
 
 
 def _sample(type: EventType) -> bytes:

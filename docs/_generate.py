@@ -123,19 +123,22 @@ _PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTA
 _CONTRACT = "Summarise this contract in ten points.\n\n" + 3_000 * (
     "The supplier delivers the goods to the buyer within thirty days of the order, free of charge. "
 )
-_DIALS = {
+_WISHES = {
     "reasoning": "efforts",
     "reasoning_none": "`none`",
     "reasoning_tokens": "`max_tokens`",
-    "reasoning_tools": "tools beside thinking",
-    "parallel_tool_calls": "`parallel_tool_calls: false`",
+    "parallel_tool_calls": "`parallel_tool_calls`",
     "flex": "`flex`",
     "priority": "`priority`",
     "verbosity": "`verbosity`",
     "cache_control": "`cache_control`",
     "file_url": "documents by URL",
 }
-"""Features that have a table of their own, with the heads of its columns."""
+"""Features that few vendors have."""
+_NEEDS = [name for name in FEATURES if name not in _WISHES and name not in ("http_url", "reasoning_tools")]
+"""Features that few vendors lack."""
+_Lacking = list[tuple[Model, Collection[str]]]
+"""The models of a vendor with what each does not take."""
 _CODE = 100 * "def area(width: float, height: float) -> float:\n    return width * height\n\n\n"
 _SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 
@@ -279,51 +282,41 @@ ACCOUNTS: tuple[type[Struct], ...] = (
 )
 """The shapes of accounts and keys."""
 
-VENDORS_ALONE = ("openai", "anthropic", "google")
-"""Vendors whose key alone the table of picks tries, too."""
-
 
 @cache
-def decide(provider: str | None, sample: int, goal: Goal, strategy: Strategy) -> Decision:
+def decide(sample: int, goal: Goal, strategy: Strategy) -> Decision:
     """What is picked for a sample on the day of the facts."""
-    return _router(provider).decide(SAMPLES[sample].request, goal=goal, strategy=strategy)
+    return _router().decide(SAMPLES[sample].request, goal=goal, strategy=strategy)
 
 
 @cache
-def _router(provider: str | None) -> Router:
-    settings = Settings(clock=FakeClock(NOON))
-    if provider is None:
-        return Router.sandbox(settings=settings)
-    return Router(providers=providers_from_environment({f"{provider.upper()}_API_KEY": "key"}), settings=settings)
+def _router() -> Router:
+    return Router.sandbox(settings=Settings(clock=FakeClock(NOON)))
 
 
 def picks() -> str:
-    """The picks of every goal and strategy; those of one vendor by the balanced strategy."""
+    """The picks of every goal and strategy."""
     said = "".join(f"- {sample.name}: {sample.said};\n" for sample in SAMPLES).removesuffix(";\n")
     samples = [sample.name for sample in SAMPLES]
-    every = [(strategy, goal, *_picked(None, goal, strategy)) for strategy in STRATEGIES for goal in GOALS]
-    alone = [(vendor, goal, *_picked(vendor, goal, "balanced")) for vendor in VENDORS_ALONE for goal in GOALS]
+    rows = [
+        (strategy, goal, *(f"`{model}`" for model in _models(goal, strategy)))
+        for strategy in STRATEGIES
+        for goal in GOALS
+    ]
     return (
-        f"{said}.\n\n{table(('strategy', 'goal', *samples), merged(every, 1))}\n"
-        f"One vendor's key alone, strategy `balanced`:\n\n{table(('vendor', 'goal', *samples), merged(alone, 1))}\n"
-        f"The models of the first table, best first:\n\n{_named_above()}"
+        f"{said}.\n\n{table(('strategy', 'goal', *samples), merged(rows, 1))}\n"
+        f"These models, best first:\n\n{_named_above()}"
     )
 
 
-def _picked(provider: str | None, goal: Goal, strategy: Strategy) -> list[str]:
-    """What each sample gets."""
-    models = _models(provider, goal, strategy)
-    return [f"`{model if provider is None else model.partition('/')[2]}`" for model in models]
-
-
-def _models(provider: str | None, goal: Goal, strategy: Strategy) -> list[str]:
-    return [decide(provider, place, goal, strategy).model for place in range(len(SAMPLES))]
+def _models(goal: Goal, strategy: Strategy) -> list[str]:
+    return [decide(place, goal, strategy).model for place in range(len(SAMPLES))]
 
 
 def _named_above() -> str:
     """The models that the first table picks, with the numbers behind the picks for the short chat."""
-    picked = {model for goal in GOALS for strategy in STRATEGIES for model in _models(None, goal, strategy)}
-    chat = decide(None, 0, "cost", "balanced")
+    picked = {model for goal in GOALS for strategy in STRATEGIES for model in _models(goal, strategy)}
+    chat = decide(0, "cost", "balanced")
     numbers = {candidate.model: candidate for candidate in chat.candidates}
     prices = {model.id: model.pricing_per_1m for model in Catalogue().models}
     rows = []
@@ -689,21 +682,28 @@ def exit_table() -> str:
     return table(("code", "meaning"), [(str(code), meaning) for code, meaning in EXIT_CODES.items()])
 
 
-def host_table() -> str:
-    """Hosts that are known by name, with the variables that switch them on."""
+def vendor_table() -> str:
+    """Hosts that are known by name: what switches them on, and what their models take."""
     models = [model.provider for model in Catalogue().models]
-    rows = [
-        (
-            f"`{host.name}`",
-            _variables(host),
-            _coded(host.regions),
-            _not_taken(host),
-            "*yes*" if host.fetches_urls else "",
-            str(models.count(host.name)),
+    rows = []
+    for host in ENDPOINTS.values():
+        lacking = _lacking(host)
+        wishes = [f"{words}{mark}" for name, words in _WISHES.items() if (mark := _taken(lacking, name)) is not None]
+        needs = [f"`{name}`{mark}" for name in _NEEDS if (mark := _refused(lacking, name)) is not None]
+        urls = "yes" if host.fetches_urls else ""
+        regions = _coded(host.regions)
+        rows.append(
+            (
+                f"`{host.name}`",
+                _variables(host),
+                regions,
+                str(models.count(host.name)),
+                urls,
+                ", ".join(wishes),
+                ", ".join(needs),
+            )
         )
-        for host in ENDPOINTS.values()
-    ]
-    return table(("name", "variable", "regions", "does not take", "fetches URLs", "models in the catalogue"), rows)
+    return table(("name", "variable", "regions", "models", "fetches URLs", "takes", "does not take"), rows)
 
 
 def _variables(host: Endpoint) -> str:
@@ -714,16 +714,7 @@ def _variables(host: Endpoint) -> str:
     return keys if host.base_url else f"{keys}, and `{host.url_variable}`"
 
 
-def _not_taken(vendor: Endpoint) -> str:
-    """What a vendor does not take of any of its models, and what of some."""
-    lacking = [unsupported for _, unsupported in _lacking(vendor)]
-    words = [word for word in FEATURES if word not in _DIALS and word != "http_url"]
-    always = [word for word in words if all(word in each for each in lacking)]
-    at_times = [word for word in words if word not in always and any(word in each for each in lacking)]
-    return "; ".join(filter(None, (_coded(always), f"of some models: {_coded(at_times)}" if at_times else "")))
-
-
-def _lacking(vendor: Endpoint) -> list[tuple[Model, Collection[str]]]:
+def _lacking(vendor: Endpoint) -> _Lacking:
     """The models of a vendor with what each does not take."""
     variable = vendor.key_variables[:1] or (vendor.url_variable or "",)
     environ = dict.fromkeys((*variable, vendor.url_variable or ""), "https://localhost")
@@ -734,16 +725,20 @@ def _lacking(vendor: Endpoint) -> list[tuple[Model, Collection[str]]]:
     return [(model, provider.unsupported(model)) for model in models]
 
 
-def dial_table() -> str:
-    """Which dials each vendor takes."""
-    rows = [(f"`{vendor.name}`", *(_takes(_lacking(vendor), dial) for dial in _DIALS)) for vendor in ENDPOINTS.values()]
-    return table(("vendor", *_DIALS.values()), rows)
+def _taken(lacking: _Lacking, feature: str) -> str | None:
+    """Nothing if all models of a vendor that could take a feature do, a star if some do, None if none does."""
+    asked = [words for model, words in lacking if model.reasoning or not feature.startswith("reasoning")]
+    return _mark([feature not in words for words in asked])
 
 
-def _takes(lacking: list[tuple[Model, Collection[str]]], dial: str) -> str:
-    asked = [words for model, words in lacking if model.reasoning or not dial.startswith("reasoning")]
-    taken = [dial not in words for words in asked]
-    return ("**yes**" if all(taken) else "*some*") if any(taken) else ""
+def _refused(lacking: _Lacking, feature: str) -> str | None:
+    return _mark([feature in words for _, words in lacking])
+
+
+def _mark(answers: list[bool]) -> str | None:
+    if not any(answers):
+        return None
+    return "" if all(answers) else "*"
 
 
 def _coded(words: Iterable[str]) -> str:
@@ -811,7 +806,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "stored-policies": stored_policy_tables,
     "analytics": analytics_tables,
     "cells": cell_table,
-    "dials": dial_table,
     "endings": ending_table,
     "errors": error_table,
     "exits": exit_table,
@@ -819,7 +813,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "figures": figure_table,
     "filter-keys": filter_table,
     "execution": execution_table,
-    "hosts": host_table,
     "http": http_reference,
     "ledger": ledger_tables,
     "names": name_table,
@@ -833,6 +826,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "signs": sign_table,
     "spans": span_table,
     "trace": trace_table,
+    "vendors": vendor_table,
     "weights": weights,
 }
 

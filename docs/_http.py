@@ -52,8 +52,8 @@ _ELSEWHERE = {name: page for page, names in _PAGES.items() for name in names.spl
 """Shapes whose fields another page of the reference lists."""
 
 
-_WITH_EXAMPLE = {"RouteResponse", "AgentResponse", "Decided", "Models", "Trace"}
-"""Answers that are shown; the fields of the others are few, and tables of other pages explain them."""
+_WITH_EXAMPLE = {"RouteResponse", "AgentResponse"}
+"""Answers that are shown; the OpenAPI document has an example of each."""
 
 _ERRORS = """\
 Every address may answer 400 `validation_failed` and 500 `internal_error`, every one with a key also 401
@@ -158,7 +158,7 @@ def _operations(operations: list[tuple[str, str, Any]], schemas: dict[str, Schem
 
 
 def _operation(method: str, path: str, operation: Any, parameters: str, schemas: dict[str, Schema]) -> str:
-    lines = [f"### `{method} {path}`\n", f"{operation['summary']}\n", *([parameters] if parameters else [])]
+    lines = [f"### `{method} {path}`\n", *([parameters] if parameters else [])]
     if "requestBody" in operation:
         content = operation["requestBody"]["content"]["application/json"]
         shown = content["examples"].get("bounded") or content["examples"]["plain"]

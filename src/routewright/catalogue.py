@@ -105,13 +105,13 @@ class Catalogue:
     def bill(self, model: str, usage: Usage, *, on: str | date | None = None, batch: bool = False) -> Bill:
         """Price one call by the prices of a day, by default today in UTC.
 
-            Catalogue().bill("openai/gpt-4.1", Usage(input=1_000, output=200)).total_usd
+            Catalogue().bill("openai/gpt-6-luna", Usage(input=1_000, output=200)).total_usd
 
         Raises ``ValidationFailed`` for an unknown model, a missing price, and a usage that does not add up."""
         models = {entry.id: entry for entry in self.models}
         day = _day(on, "on")
         if not isinstance(model, str):
-            raise ValidationFailed.at("model", f"must be an id or alias, got {shown(model)}", 'as "openai/gpt-4.1"')
+            raise ValidationFailed.at("model", f"must be an id or alias, got {shown(model)}", 'as "openai/gpt-6-luna"')
         if (match := models.get(self.aliases.get(model, model))) is None:
             hint = did_you_mean(model, [*models, *self.aliases]) or "'models' of the catalogue lists the known ids"
             raise ValidationFailed.at("model", f"unknown model {quoted(model)}", hint)

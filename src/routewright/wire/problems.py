@@ -84,9 +84,9 @@ def known_places() -> Places:
 
 _EXAMPLES = {  # by the last name of a place
     "messages": '[{"role": "user", "content": "Hello"}]',
-    "models": '["openai/gpt-4.1"]',
-    "prefer": '"openai/gpt-4.1"',
-    "fallback": '{"models": ["openai/gpt-4.1"]}',
+    "models": '["openai/gpt-6-luna"]',
+    "prefer": '"openai/gpt-6-luna"',
+    "fallback": '{"models": ["openai/gpt-6-luna"]}',
     "budget": '{"maxCostUsd": 0.01}',
     "cache": 'True, or {"mode": "exact"}',
     "tools": '[{"type": "function", "function": {"name": "weather"}}]',
