@@ -89,12 +89,13 @@ def wheel(sdist: Path) -> Path:
 
 
 def test_the_distributions_hold_the_package_and_nothing_else(sdist: Path, wheel: Path) -> None:
-    listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", "src/routewright", cwd=ROOT)
-    package = {path for path in listed.splitlines() if (ROOT / path).exists()}
+    listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", "src", "tests/contracts", cwd=ROOT)
+    sourced = {path for path in listed.splitlines() if (ROOT / path).exists()}
+    package = {path for path in sourced if path.startswith("src/")}
     with tarfile.open(sdist) as archive:
         sources = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
-    assert sources - package == {"PKG-INFO", "README.md", "pyproject.toml", ".gitignore"}
-    assert package <= sources
+    assert sources - sourced == {"PKG-INFO", "README.md", "pyproject.toml", ".gitignore"}
+    assert sourced <= sources
     with ZipFile(wheel) as files:
         names = {name for name in files.namelist() if ".dist-info/" not in name}
         [metadata] = (message_from_bytes(files.read(name)) for name in files.namelist() if name.endswith("/METADATA"))
