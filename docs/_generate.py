@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Collection, Iterable
 from functools import cache
 from importlib import import_module
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -31,7 +30,7 @@ from msgspec import Struct
 import routewright
 from routewright import Catalogue, Decision, ExecutionLimits, Model, RateLimits, Router, RouterError, Settings, errors
 from routewright._core.accounts.terms import PLANS
-from routewright._core.attempts.faults import ENDINGS, FAULTS, SIGNS, Rule
+from routewright._core.attempts.faults import ENDINGS, FAULTS, Rule
 from routewright._core.request.rules import NUMBERS
 from routewright._core.routing.pool import FEATURES
 from routewright._core.routing.scoring import WEIGHTS, Weights
@@ -261,12 +260,11 @@ STORED_POLICIES: tuple[type[Struct], ...] = (
     PolicyRecord,
     PolicyShare,
     PolicyVersion,
-    PolicyState,
     PolicyDiff,
     PolicyDifference,
     WeightShift,
 )
-"""The shapes of policies in the storage."""
+"""The shapes of policies in the storage, but for the state that two of them make."""
 
 ACCOUNTS: tuple[type[Struct], ...] = (
     Caller,
@@ -389,18 +387,6 @@ def execution_table() -> str:
     return table(("field", "meaning", "default"), rows)
 
 
-def sign_table() -> str:
-    """By what a vendor's answer is known for a fault: a row for each kind in each step of the look-up."""
-    rows = []
-    for place, signs in groupby(SIGNS, lambda sign: sign.place):
-        kinds: dict[str, list[str]] = {}
-        for sign in signs:
-            words = sign.what.split("|") if place in ("code", "status") else [sign.what]
-            kinds.setdefault(sign.kind, []).extend(map(_code, words))
-        rows += [(place, f"`{kind}`", ", ".join(words)) for kind, words in kinds.items()]
-    return table(("looked for in", "kind", "what"), rows)
-
-
 def ending_table() -> str:
     """What a finish reason means."""
     rows = [(f"`{means}`", _coded(words.split())) for means, words in ENDINGS.items()]
@@ -470,7 +456,7 @@ def account_tables() -> str:
 
 def stored_policy_tables() -> str:
     """What the storage knows of policies."""
-    return _whole_tables(STORED_POLICIES)
+    return f"{_nested_tables(STORED_POLICIES)}\n{_whole_tables([PolicyState])}"
 
 
 def _whole_tables(kinds: Iterable[type[Struct]]) -> str:
@@ -521,7 +507,8 @@ def _nested(kind: type[Struct], inner: dict[str, type[Struct]], at: str) -> list
         said = prose(docs.get(field, "")) or ("" if held is None else summary(held))
         rows.append((_in_both(f"{at}{field}", kind), f"`{of}`", said))
         if held is not None:
-            rows += _nested(held, inner, f"{at}{field}." if of == held.__name__ else f"{at}{field}[].")
+            alone = of.removesuffix(" | None") == held.__name__
+            rows += _nested(held, inner, f"{at}{field}." if alone else f"{at}{field}[].")
     return rows
 
 
@@ -823,7 +810,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "plans": plan_table,
     "policy-file": policy_tables,
     "serve": serve_tables,
-    "signs": sign_table,
     "spans": span_table,
     "trace": trace_table,
     "vendors": vendor_table,

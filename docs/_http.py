@@ -182,7 +182,8 @@ def _answers(responses: Any, schemas: dict[str, Schema]) -> Iterator[str]:
             yield json_block(example["value"])
     stream = responses["200"]["content"].get("text/event-stream")
     if stream is not None:
-        yield "```text\n" + "\n".join(map(_event, stream["examples"].values())) + "```\n"
+        if content["schema"]["$ref"].endswith("/RouteResponse"):
+            yield "```text\n" + "\n".join(map(_event, stream["examples"].values())) + "```\n"
         rows = [row for name in _names_in(stream["schema"]) for row in _event_rows(schemas[name], schemas)]
         yield table(("event", "data", "meaning"), rows)
     others = [
