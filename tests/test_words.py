@@ -18,7 +18,7 @@ pytestmark = pytest.mark.xdist_group("words")
 PARTICIPLES = "found given told said asked laid kept made".split()
 DICTATED = {"connection_made", "MODEL_NOT_FOUND"}
 """Names that a library or a vendor dictates."""
-MOST = {"participles": 277, "each": 381, "Any": 413}
+MOST = {"participles": 274, "each": 381, "Any": 413}
 """How often words may stand in the source: participles as verbs, "each" before a noun, lines with ``Any`` (imports
 aside). Lower a figure when it has fallen; do not raise one."""
 PAIRS = 145
