@@ -94,7 +94,7 @@ def shoot(browser: Browser, folder: Path) -> None:
         context.close()
 
 
-COMMAND = ["route", "--sandbox", "--explain", "--trace", "--goal", "quality", "--max-cost", "0.01"]
+COMMAND = ["route", "--sandbox", "--explain", "--trace", "--goal", "quality", "--max-cost", "0.05"]
 PROMPT = "Why is the sky blue?"
 STYLE = "margin: 0; padding: 16px 20px; width: max-content; font: 14px/1.45 'DejaVu Sans Mono', monospace"
 
