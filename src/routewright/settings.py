@@ -114,8 +114,8 @@ class CacheSettings(Struct, frozen=True, kw_only=True):
     """Judge if a cached answer would have been right; the first that can tell decides. None:
     ``NormalisedEquality()``."""
     judge_usd_a_day: float = 1.0
-    """The most that a judging model, called if no comparator can tell, may cost a process per day. 0: off; answers that
-    no comparator calls right count as wrong."""
+    """Daily limit per process on the cost of a model that judges if no comparator can tell. 0: no model judges, and
+    answers that no comparator accepts count as wrong."""
     low_hit_rate: float = 0.05
     """Below this share of hits, over an hour with 100 look-ups, ``cache.evicted`` is emitted."""
 
@@ -139,7 +139,7 @@ class WebhookSettings(Struct, frozen=True, kw_only=True):
     deliver: bool = True
     """False: another process delivers, such as ``routewright webhooks run``."""
     max_attempts: int = MAX_ATTEMPTS
-    """Attempts in all; the sixth is four hours after the fifth."""
+    """Attempts in all, 1 to 6; the sixth is four hours after the fifth."""
     allow_loopback: bool = False
     """For development: deliver to this machine, also over plain http."""
     transport: protocols.WebhookTransport | None = None

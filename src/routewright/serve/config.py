@@ -98,7 +98,7 @@ class TlsEntry(Strict):
     cert: Name | None = None
     """File of the certificate and its chain, in PEM."""
     key: Name | None = None
-    """File of its private key, if that is not in the same file."""
+    """File of the private key, unless `cert` contains it."""
     key_password: Name | None = None
     """The password of the private key. It belongs in the environment."""
 
@@ -111,14 +111,14 @@ class AdminEntry(Strict):
     host: Name = "127.0.0.1"
     """The address to listen at."""
     ui: Switch = False
-    """Serve [the page for operators](../how-to/page.md) at `/ui`. It needs a key, unlike the rest."""
+    """Serve [the page for operators](../how-to/page.md), which needs a key, at `/ui`."""
     hosts: tuple[HostName, ...] = ()
-    """Names under which operators reach the page, as `ops.example.com`. Addresses and `localhost` need no entry."""
+    """Host names of the page, such as `ops.example.com`. IP addresses and `localhost` need no entry."""
 
 
 class TelemetryEntry(Strict):
-    """OpenTelemetry. Spans and metrics of calls go by OTLP to `OTEL_EXPORTER_OTLP_ENDPOINT`, with HTTP or, where
-    `OTEL_EXPORTER_OTLP_PROTOCOL` is `grpc`, with gRPC."""
+    """OpenTelemetry. Spans and metrics of calls go to `OTEL_EXPORTER_OTLP_ENDPOINT` by OTLP over HTTP, or over gRPC if
+    `OTEL_EXPORTER_OTLP_PROTOCOL` is `grpc`."""
 
     otel: Switch = False
     """Export them. It needs the extra `otel`."""
@@ -143,23 +143,23 @@ class CaptureEntry(Strict):
 
 
 class SettingsEntry(Strict):
-    """How the Router works inside."""
+    """[Settings](settings.md) of the Router."""
 
     default_max_output_tokens: Whole = Limits().default_max_output_tokens
     """Output cap of requests that name none, where money or tokens are limited."""
     durability: Durability = Settings().durability
-    """`buffered`: answers are given at once, traces written within 50 ms; `committed`: once the trace is on disk."""
+    """`buffered`: traces are written within 50 ms after the answer; `committed`: before it."""
     traceparent_to: tuple[Name, ...] = ()
-    """Providers that are sent the `traceparent` of calls; `"*"` is all."""
+    """Providers that receive the `traceparent` of calls; `"*"`: all."""
     rollup_keys: tuple[Name, ...] = ()
     """Keys of metadata that usage reports can group by, at most 8."""
     workload_keys: tuple[Name, ...] = ()
-    """Keys of metadata whose values part calls into workloads, at most 8."""
+    """Keys of metadata whose values split calls into workloads, at most 8."""
     preload_tokens: Switch = Settings().preload_tokens
-    """Load the tables that tokens are counted with before a worker is ready: 75 to 110 MB each. Without, the first
-    count holds up all its requests for a quarter of a second."""
+    """Load the vocabularies for counting tokens, 75 to 110 MB, before a worker is ready. Otherwise the first count
+    delays all its requests by a quarter of a second."""
     warm_prefixes: Switch = Settings().warm_prefixes
-    """Price the part of a prompt that is expected in a vendor's cache by the price for that."""
+    """Price the part of a prompt that is expected in a vendor's cache as cached."""
     stale_after_days: Whole | Literal["never"] = Settings().stale_after_days or "never"
     """Days after which prices are reported as old, or `"never"`."""
     retention: RetentionEntry | None = None
@@ -175,53 +175,53 @@ class SettingsEntry(Strict):
 
 
 class ServeFile(Strict):
-    """The configuration of a server."""
+    """The configuration of a server. These keys come before the tables."""
 
     host: Name = "127.0.0.1"
-    """The address to listen at. One that other machines reach needs TLS, or `insecure_bind`."""
+    """The address to listen at. If other machines can reach it, it needs TLS or `insecure_bind`."""
     port: Port = 8080
-    """The port; 0 is any that is free."""
+    """The port; 0: any free one."""
     insecure_bind: Switch = False
-    """Speak plain HTTP at an address that other machines reach: for a proxy in front that ends TLS."""
+    """Allow plain HTTP at an address that other machines can reach, for a TLS proxy in front."""
     root_path: Prefix = ""
-    """The prefix that a proxy puts before all paths, as `/llm`."""
+    """The prefix of all paths behind a proxy, such as `/llm`."""
     health: Switch = False
-    """Answer `/healthz` and `/readyz` at this address, too, without a key."""
+    """Serve `/healthz` and `/readyz` at this address too, without a key."""
     cors_origins: tuple[Name, ...] = ()
-    """Web pages of these origins may ask from a browser, as `https://app.example.com`; `"*"`: all."""
+    """Origins of web pages that may call the server, such as `https://app.example.com`; `"*"`: all."""
     trusted_proxies: tuple[Network, ...] = ()
     """Addresses or networks of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are trusted."""
     workers: Annotated[int, STRICT, _between(1, 256)] = 1
-    """Processes that answer. They share rate limits."""
+    """Number of worker processes. They share rate limits."""
     environment: Environment | Literal["both"] = "both"
     """The keys that are accepted: live ones, test ones, or both."""
     store: Name = "sqlite:///routewright.db"
     """The store: a file such as `routewright.db`, its URL, the URL of [a database](../how-to/postgresql.md), or
-    `memory:`, which ends with the server. The password of a database may stand in `PGPASSWORD`, or in the file that
+    `memory:`, which ends with the server. The password of a database may be in `PGPASSWORD`, or in the file that
     `PGPASSFILE` names."""
     cache: Name = "memory:"
-    """The response cache: a file such as `cache.db`, which all workers share, its URL, that of
-    [Redis](../how-to/redis.md) or of a database, or `memory:`, of each worker. The password of Redis may be in
+    """The response cache: a file such as `cache.db`, which all workers share, its URL, the URL of
+    [Redis](../how-to/redis.md) or a database, or `memory:`, one per worker. The password of Redis may be in
     `REDIS_PASSWORD`."""
     coordination: Name = "memory:"
-    """Where several machines share rate limits and notices: [the URL of Redis](../how-to/redis.md), with the
-    password as in `cache`."""
+    """[The URL of Redis](../how-to/redis.md), through which several machines share rate limits and news. The
+    password as for `cache`."""
     processes: Whole | None = None
-    """Least number of workers, over all machines, that share the coordination. While it is away, each admits one part
-    in so many of every limit, or in the number of workers that were seen. By default the `workers` of this server."""
+    """Number of workers on all machines. While the coordination is unavailable, a worker admits every limit divided
+    by this number, or by the number of workers last seen if that is larger. By default the `workers` of this server."""
     policies: Name | None = None
     """File of policies. Changes take effect within two seconds."""
     catalogue: Name | None = None
-    """File of models and prices that overlay the bundled ones."""
+    """File of models and prices that extend or replace the bundled ones."""
     fetches_urls: tuple[Name, ...] = ()
-    """Providers at addresses of your own that may fetch images and files by URL, as `vllm`: only where their network
-    has [nothing to protect](../explanation/security.md). Vendors that fetch on their own machines need no entry."""
+    """Providers on your own machines, such as `vllm`, that may fetch images and files by URL. Their network must have
+    [nothing to protect](../explanation/security.md). Vendors that fetch on their own machines need no entry."""
     caller_extra: tuple[Name, ...] = ()
     """Vendor fields that requests may send besides
-    [the harmless ones](../explanation/security.md#fields-of-one-vendor), each behind its provider, as
+    [the harmless ones](../explanation/security.md#fields-of-one-vendor), with the provider in front, such as
     `vllm.structured_outputs.choice`."""
     graceful_timeout_s: Number = 30
-    """Seconds that requests may take to end when the server ends or replaces its workers."""
+    """Seconds that running requests have to end when the server stops or replaces its workers."""
     log_level: LogLevel = "info"
     """The lowest level that is logged."""
     access_log: Switch = True

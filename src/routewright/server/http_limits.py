@@ -37,11 +37,11 @@ class HttpLimits(_Limits, frozen=True, kw_only=True):
     """Bytes of incomplete and unparsed bodies in a worker; one account may have half of them. More are 429. The first
     64 KiB of each body are not counted."""
     body_s: float = 30.0
-    """Seconds in which a body must arrive; then it is 408."""
+    """Seconds in which a body must arrive; a later one is 408."""
     send_s: float = 30.0
     """Seconds after which a client that reads nothing of its stream is disconnected."""
     heartbeat_s: float = 15.0
-    """Seconds without an event after which a stream sends a comment. The status is sent no later than that."""
+    """Seconds without an event after which a stream sends a comment. The status is sent by then."""
     query_bytes: int = 8 << 10
     """A longer query is 400."""
 
@@ -52,15 +52,15 @@ class ConnectionLimits(_Limits, frozen=True, kw_only=True):
     header_bytes: int = 32 << 10
     """A longer request line with its headers is 431."""
     headers: int = 100
-    """More of them are 431."""
+    """A request with more headers is 431."""
     header_s: float = 10.0
-    """Seconds from the first byte in which the headers of a request must arrive; then it is 408. A new connection that
-    sends nothing for that long is closed."""
+    """Seconds from the first byte in which the headers of a request must arrive; later ones are 408. A new connection
+    that sends nothing for that long is closed."""
     keep_alive_s: float = 75.0
-    """Seconds until an idle connection is closed. Longer than proxies keep theirs, so that no proxy sends a request to
-    a closing connection."""
+    """Seconds until an idle connection is closed. It must be longer than in the proxy, which could otherwise send a
+    request to a closing connection."""
     send_s: float = 30.0
-    """Seconds after which a client that reads nothing of its answer is disconnected. Only Linux does it."""
+    """Seconds after which a client that reads nothing of its answer is disconnected, on Linux only."""
     pipelined: int = 16
     """Requests of one connection that may wait for earlier answers; one more is 400."""
     open: int = 10_000

@@ -19,7 +19,7 @@ class ExecutionLimits(Struct, frozen=True, kw_only=True):
     """
 
     first_token_s: float = 10.0
-    """The least time allowed for the first token; four times a model's usual time if that is longer."""
+    """The time allowed for the first token, or four times a model's usual time if that is longer."""
     idle_s: float = 10.0
     """The longest pause within a stream."""
     slow_s: float = 30.0
@@ -27,11 +27,11 @@ class ExecutionLimits(Struct, frozen=True, kw_only=True):
     slow_share: float = 0.1
     """A stream below this share of its model's usual throughput is abandoned, if another model can take over."""
     least_s: float = 0.05
-    """The least time left for starting a retry or fallback; a hundredth of a ``timeout_ms`` below five seconds."""
+    """The least time that must be left for a retry or fallback, or 1 % of ``timeout_ms`` if that is less."""
     retry_after_s: float = 5.0
     """The longest Retry-After to wait for; after a longer one the next model is tried."""
     backoff_s: float = 0.1
-    """The shortest pause before a retry of the same model; the first pause is at most three times that."""
+    """The shortest pause before a retry of the same model; the first pause is at most three times as long."""
     longest_backoff_s: float = 2.0
     """The longest pause before a retry."""
     retry_share: float = 0.2
@@ -39,11 +39,11 @@ class ExecutionLimits(Struct, frozen=True, kw_only=True):
     retries_per_s: float = 10.0
     """Retries and hedges allowed per second in addition to ``retry_share``."""
     open_after: int = 5
-    """Consecutive faults after which a model's circuit opens: it is not called for a while."""
+    """Consecutive faults after which a model's circuit opens: the model is not called for a while."""
     open_s: float = 10.0
     """Seconds a circuit stays open at first, before one call probes the model."""
     longest_open_s: float = 15.0
-    """The most seconds a circuit stays open after failed probes; a Retry-After may extend it up to five minutes."""
+    """The longest time a circuit stays open after failed probes; a Retry-After may extend it to five minutes."""
 
     def __post_init__(self) -> None:
         problems = []
