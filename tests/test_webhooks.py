@@ -79,10 +79,10 @@ class Receiver:
 class House:
     """A Router whose models do as they are asked, its console, and a receiver."""
 
-    def __init__(self, storage: Any, clock: FakeClock, *, deliver: bool = True) -> None:
+    def __init__(self, storage: Any, clock: FakeClock, **options: Any) -> None:
         self.clock, self.receiver = clock, Receiver(clock)
         self.console = Console(storage, clock=clock)
-        webhooks = WebhookSettings(transport=self.receiver, deliver=deliver)
+        webhooks = WebhookSettings(transport=self.receiver, **options)
         self.router = Router(
             providers=[ScriptedProvider(_answer, models=[model], clock=clock) for model in (GOOD, SPARE)],
             storage=storage,
@@ -168,6 +168,17 @@ async def test_other_accounts_and_types_receive_nothing(house: House) -> None:
     await house.router.route("stumble", goal="quality", caller=Caller("acme", "sandbox"))
     await house.settle()
     assert house.receiver.types == []
+
+
+@pytest.mark.parametrize(("attempts", "state"), [(1, "failed_delivery"), (2, "waiting")])
+async def test_a_delivery_is_attempted_as_often_as_the_settings_say(attempts: int, state: str) -> None:
+    clock = FakeClock()
+    house = House(MemoryStorage(clock=clock), clock, max_attempts=attempts)
+    await house.register()
+    house.receiver.statuses = [500]
+    await house.router.route("stumble", goal="quality")
+    await house.settle()
+    assert [delivery.state for delivery in await house.console.deliveries("default")] == [state]
 
 
 async def test_failed_deliveries_are_inspected_and_replayed_with_their_ids(house: House) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -242,6 +244,17 @@ async def test_a_router_that_was_used_closes_what_it_asked() -> None:
         await router.route("hi")
     await router.aclose()
     assert box.closed >= 1
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_dropped_router_ends() -> None:
+    router = Router(providers=[Box([SMALL])])
+    await router.route("hi")
+    dropped = weakref.ref(router._parts)
+    del router
+    while dropped() is not None:  # a thread may be about to let go of it
+        await anyio.sleep(0.005)
+        gc.collect()
 
 
 async def test_a_model_of_an_unavailable_server_is_reported_as_such() -> None:

@@ -208,6 +208,13 @@ async def test_a_stream_reports_the_hedge_and_then_has_only_its_text() -> None:
     assert isinstance(events[-1], RouteCompleted)
 
 
+async def test_a_model_that_has_begun_is_never_hedged() -> None:
+    slow = said(Pause(0.5), Delta(""), Pause(9.0), Delta("Blue."), Pause(9.0), Delta(""), Finish("stop"))
+    track = await Track(slow, after(0.5)).ready()
+    assert (await streamed(track)).routing.selected_model == GOOD.id
+    assert track.called == [1, 0]
+
+
 # --- who fails
 
 

@@ -260,10 +260,11 @@ async def test_invalid_options_are_raised_at_once() -> None:
 
 async def test_the_call_itself_is_held_to_what_it_reserved_and_replays() -> None:
     router, _ = one_model(answering(1.0, output=100))
-    (answer,) = await router.route_many(["hi"], budget={"maxCostUsd": 0.002})
-    assert isinstance(answer, Answer)
-    assert answer.decision.input.budget_nanos == 2_000_000
-    assert router.replay(answer).digest == answer.decision.digest
+    for budget_usd, reserved in ((0.002, 2_000_000), (1.0, 8_218_000)):  # all that is left; the worst case
+        (answer,) = await router.route_many(["hi"], budget={"maxCostUsd": budget_usd})
+        assert isinstance(answer, Answer)
+        assert answer.decision.input.budget_nanos == reserved
+        assert router.replay(answer).digest == answer.decision.digest
 
 
 # The end of everything

@@ -24,6 +24,7 @@ from routewright.wire import (
     ReasoningDelta,
     RouteCompleted,
     RouteFallback,
+    RouteStarted,
     ServicePrice,
     Thought,
     ToolDelta,
@@ -231,6 +232,15 @@ async def test_traces_have_no_reasoning() -> None:
     for trace in (answer.trace, stored):
         assert b"canary" not in json.encode(trace)
     assert "canary" not in repr(answer)
+
+
+async def test_a_stream_names_ignored_options_at_its_start() -> None:
+    plain = Model(id="good/one", unsupported=("verbosity",), pricing_per_1m=Pricing(1.0, 4.0))
+    router, _ = router_of("Hi", models=(plain,))
+    async with router.stream("Hi", params={"verbosity": "low"}) as stream:
+        begun = await anext(stream)
+    assert isinstance(begun, RouteStarted)
+    assert begun.data.routing.ignored_params == ["verbosity"]
 
 
 async def test_reasoning_after_the_last_text_is_sent_before_the_end() -> None:
