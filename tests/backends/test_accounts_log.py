@@ -141,6 +141,17 @@ async def test_syncs_use_the_current_log(site: Site) -> None:
     assert synced == [True], "another file than the log in use was synced"
 
 
+def test_a_log_that_was_removed_or_replaced_is_not_synced(tmp_path: Path) -> None:
+    wal = tmp_path / "traces.db-wal"
+    wal.touch()
+    sync_log = sync.Sync(tmp_path / "traces.db")
+    sync_log()
+    for change in (wal.unlink, wal.touch):
+        change()
+        with pytest.raises(StorageUnavailable, match="was removed while it was in use"):
+            sync_log()
+
+
 async def test_refusals_use_the_current_state(site: Site) -> None:
     first, second = site.process(), site.process()
     await first.open_full()

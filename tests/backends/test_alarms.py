@@ -540,6 +540,11 @@ class TestShield:
         assert done == ["clean-up"]
         assert (limit.expired, shield.expired) == (True, False)
 
+    async def test_an_alarm_inside_a_shield_rings(self, here: Here) -> None:
+        with here.shield() as shield, here.soon() as limit:
+            await asyncio.sleep(LATER)
+        assert (limit.expired, shield.expired) == (True, False)
+
     async def test_nested_shields_and_those_of_other_clocks_hold_it_back(self, here: Here) -> None:
         with here.soon() as limit:
             with here.shield():
