@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from routewright import Catalogue, Router
 
 MODELS = """
-disabled = ["openai/o3-pro"]
+disabled = ["openai/gpt-5.5-pro"]
 
 [[models]]
 id = "vllm/support-8b"
