@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from typing import Any
 
 import anyio
@@ -237,6 +238,20 @@ async def test_unknown_models_and_policies_name_the_nearest() -> None:
         await house.router.route("hi", models=["good/onee"])
     with pytest.raises(ValidationFailed, match="did you mean 'careful'"):
         await house.router.route("hi", policy_id="carefull")
+
+
+@pytest.mark.parametrize("word", ["good/*", "good/on?", "provider:good", "tag:eu", "capability:tools"])
+def test_a_request_names_models_and_no_patterns(word: str) -> None:
+    router = House([ANSWER]).router
+    message = f"[0]: {word!r} is a pattern; a request names ids or aliases; patterns are for policies and keys"
+    for options in ({"models": [word]}, {"prefer": word}, {"fallback": {"models": [word]}}):
+        with pytest.raises(ValidationFailed, match=re.escape(message)):
+            router.decide("hi", **options)  # type: ignore[arg-type]
+
+
+def test_a_chain_outside_the_whitelist_is_told_of_prefer() -> None:
+    with pytest.raises(ValidationFailed, match="; to say only which model is first, use 'prefer' in place of 'models'"):
+        House([ANSWER]).router.decide("hi", models=["good/one"], fallback={"models": ["spare/two"]})
 
 
 async def test_accounts_do_not_see_each_others_traces() -> None:

@@ -156,6 +156,13 @@ async def test_the_idempotency_key_is_named_as_its_header(at: str) -> None:
 
 
 @pytest.mark.parametrize("at", DOORS)
+async def test_a_pattern_in_place_of_a_model_is_refused_as_one(at: str) -> None:
+    hint = "a request names ids or aliases; patterns are for policies and keys"
+    problem = await problem_of(at, {"routewright": {"models": ["openai/*"]}})
+    assert problem == Problem("routewright.models[0]", "'openai/*' is a pattern", hint)
+
+
+@pytest.mark.parametrize("at", DOORS)
 @pytest.mark.parametrize(
     ("fields", "said"),
     [

@@ -11,7 +11,7 @@ from routewright.wire import Capability, Model, Policy
 from routewright.wire.json_scan import quoted
 from routewright.wire.problems import did_you_mean, listed
 
-from .catalogue.models import resolve
+from .catalogue.models import is_pattern, resolve
 
 CAPABLE: dict[Capability, Callable[[Model], bool]] = {
     "image": lambda model: "image" in (model.modalities or ()),
@@ -146,7 +146,7 @@ def resolve_order(
         return None
     path = f"{path}.{field}"
     for place, word in enumerate(names):
-        if index.find(word) is None and any(map(_matcher_of(word), index.models)):
+        if index.find(word) is None and is_pattern(word):
             problem = f"{quoted(word)} can match several models, which have no order"
             raise ValidationFailed.at(f"{path}[{place}]", problem, "name each of them by its id")
     chain = resolve(names, index.aliases, index.row, path)

@@ -42,6 +42,8 @@ _PACKING = frozenset("instruct it latest gguf mlx awq gptq".split())
 """Words in names for a model's packaging, or for chat tuning."""
 _QUANTISED = re.compile(r"[-:_.](ud-)?(i?q\d\w*|fp\d+|bf16|f16|int\d+|\d+bit|mxfp4|nvfp4)$")
 
+_PATTERN = re.compile(r".*[*?]|(provider|tag|capability):", re.DOTALL)
+"""Words by which policies and keys select several models."""
 ADD = "add a new one by models=[Model(id=...)] of its provider, or in a catalogue file"
 PER_OCTAVE = 0.1  # distance of a doubled price; the distance between worst and best quality is 1
 _MAIN = "input_usd", "output_usd"
@@ -162,10 +164,18 @@ def resolve(names: Iterable[str], aliases: Mapping[str, str], rows: Mapping[str,
     return list(dict.fromkeys(ids))
 
 
+def is_pattern(word: str) -> bool:
+    """True for a word that can select several models."""
+    return _PATTERN.match(word) is not None
+
+
 def resolve_one(name: str, aliases: Mapping[str, str], rows: Mapping[str, int], path: str) -> str:
     """Turn a name or alias into a model id. Raises ``ValidationFailed`` with the closest known id."""
     model_id = aliases.get(name, name)
     if model_id not in rows:
+        if is_pattern(name):
+            hint = "a request names ids or aliases; patterns are for policies and keys"
+            raise ValidationFailed.at(path, f"{quoted(name)} is a pattern", hint)
         near = did_you_mean(name, [*rows, *aliases]) or "Router.models() lists the known ids;"
         raise ValidationFailed.at(path, f"unknown model {quoted(name)}", f"{near} {ADD}")
     return model_id
@@ -185,7 +195,8 @@ def resolve_within(
     outside = [model for model in ids if model not in inside]
     if outside:
         problem = f"{listed(outside)} of {called} {listed(ids)} is outside the whitelist {listed(allowed or ())}"
-        raise ValidationFailed.at(path, problem, f"add it to 'models', or remove it from '{path}'")
+        first = "" if path == "prefer" else "; to say only which model is first, use 'prefer' in place of 'models'"
+        raise ValidationFailed.at(path, problem, f"add it to 'models', or remove it from '{path}'{first}")
     return ids
 
 
