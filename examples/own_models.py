@@ -18,6 +18,7 @@ prices = { input_usd = 0.05, output_usd = 0.05 }
 [prices."openai/gpt-6-luna"]
 input_usd = 0.08
 output_usd = 0.4
+tiers = [{ above_tokens = 272_000, input_usd = 0.16, output_usd = 0.6 }]
 
 [aliases]
 house = "vllm/support-8b"

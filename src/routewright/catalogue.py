@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime
 from functools import cache
@@ -26,6 +27,12 @@ from .wire.money import NANOS_PER_USD
 from .wire.problems import did_you_mean, shown
 
 AUTO = "auto"
+_LOST_TIERS = (
+    "%s: the prices of %s have no 'tiers', though the bundled ones change above %d input tokens; "
+    "add 'tiers', or 'tiers = []' if yours do not change"
+)
+
+_logger = logging.getLogger(__name__)
 
 
 class Catalogue:
@@ -57,7 +64,12 @@ class Catalogue:
 
         document = read(path)
         with document.naming():
-            file = read_catalogue(document, known=[model.id for model in cls().models])
+            models = cls().models
+            file = read_catalogue(document, known=[model.id for model in models])
+            for model in models:
+                tiers = model.pricing_per_1m.tiers if model.pricing_per_1m and model.id in file.untiered else ()
+                for tier in tiers[:1]:
+                    _logger.warning(_LOST_TIERS, document.path, model.id, tier.above_tokens)
             return cls().overlaid(file.rows, aliases=file.aliases, as_of=file.as_of)
 
     def overlaid(

@@ -304,6 +304,24 @@ def test_an_error_names_the_file_and_the_key(tmp_path: Path, text: str, said: st
         Catalogue.load(write(tmp_path / "models.toml", text))
 
 
+@pytest.mark.parametrize(
+    "place", ["[prices.'openai/gpt-6-luna']", "[[models]]\nid = 'openai/gpt-6-luna'\n[models.prices]"]
+)
+def test_a_price_that_drops_the_bundled_tiers_is_logged(
+    tmp_path: Path, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    price = f"{place}\ninput_usd = 0.08\noutput_usd = 0.4\n"
+    for tiers in ("tiers = []", "tiers = [{ above_tokens = 272_000, input_usd = 0.16, output_usd = 0.6 }]"):
+        Catalogue.load(write(tmp_path / "models.toml", price + tiers))
+    assert caplog.messages == []
+    file = write(tmp_path / "models.toml", price)
+    Catalogue.load(file)
+    assert caplog.messages == [
+        f"{file}: the prices of openai/gpt-6-luna have no 'tiers', though the bundled ones change above 272000 input "
+        "tokens; add 'tiers', or 'tiers = []' if yours do not change"
+    ]
+
+
 @table(
     ("field", "said"),
     [

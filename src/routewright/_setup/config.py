@@ -205,6 +205,8 @@ class Overlay(NamedTuple):
     rows: list[JsonObject]
     aliases: dict[str, str]
     as_of: str | None
+    untiered: frozenset[str]
+    """Models whose prices in the file do not mention ``tiers``."""
 
 
 def read_catalogue(document: Document, known: Sequence[str]) -> Overlay:
@@ -251,7 +253,9 @@ def read_catalogue(document: Document, known: Sequence[str]) -> Overlay:
         raise ValidationFailed.of(*problems[:MAX_PROBLEMS])
     for model_id in file.disabled:
         rows.setdefault(model_id, {"id": model_id})["disabled"] = True
-    return Overlay([*rows.values()], dict(file.aliases), file.as_of)
+    own_prices = {entry.id: entry.prices for entry in entries if entry.prices is not None} | file.prices
+    untiered = frozenset(id for id, prices in own_prices.items() if "tiers" not in prices.model_fields_set)
+    return Overlay([*rows.values()], dict(file.aliases), file.as_of, untiered)
 
 
 def _check_known(path: str, model: str, known: set[str], below: Sequence[str] = ()) -> None:
