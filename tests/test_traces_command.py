@@ -75,7 +75,7 @@ def test_ls_names_the_cursor_of_the_next_page(extra: list[str], capsys: Capture)
 
 def test_an_empty_ls_says_so_on_stderr(capsys: Capture) -> None:
     assert traces("ls", "status=running") == 0
-    assert capsys.readouterr() == ("", "the account 'default' has no such trace\n")
+    assert capsys.readouterr() == ("", "the account 'default' has no such trace; see 'routewright accounts ls'\n")
 
 
 @pytest.mark.parametrize(

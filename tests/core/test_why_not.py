@@ -8,10 +8,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from routewright._core.catalogue.models import fields_of, overlay
+from routewright._core.attempts.health import health_snapshot
+from routewright._core.catalogue.models import fields_of, mark_unavailable, overlay, snapshot
 from routewright._core.catalogue.prices import pricing_on
-from routewright._core.routing.board import Board
+from routewright._core.routing.board import Board, Boards
 from routewright._core.routing.decide import decide
+from routewright._core.routing.pool import Pool
 from routewright._core.routing.scoring import WEIGHTS
 from routewright._core.routing.what_if import HUNDREDTHS, PARTS, Change, WhyNot, why_not
 from routewright.errors import NoCandidates
@@ -83,6 +85,16 @@ def test_a_rejection_no_request_can_change_is_reported_so() -> None:
     why = ask("b/dear", CHEAP, replace(DEAR, deprecated_at="2026-01-01"))
     assert (why.rejected_by, why.admission, why.changes) == ((Reason.DEPRECATED,), None, ())
     assert str(why).endswith("No change of the request admits it.")
+
+
+def test_a_provider_without_a_key_is_named_with_the_variable_it_needs() -> None:
+    models = mark_unavailable(catalogue(CHEAP, DEAR), frozenset({"a/cheap"}))
+    boards = Boards(Pool(snapshot(models, pools.TODAY), pools.TODAY), variables={"a": "A_API_KEY", "b": "B_API_KEY"})
+    board = boards.of(health_snapshot({}))
+    why = why_not(plain(), board, "b/dear")
+    assert (why.rejected_by, why.variable) == ((Reason.PROVIDER_UNAVAILABLE,), "B_API_KEY")
+    assert str(why).endswith("admits it. Set B_API_KEY in the environment to use its provider.")
+    assert why_not(plain(), board, "a/cheap").variable is None
 
 
 def test_a_late_model_gets_the_timeout_it_needs() -> None:

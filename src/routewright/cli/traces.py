@@ -60,7 +60,7 @@ def _selection(args: Namespace) -> JsonObject:
 async def _ls(args: Namespace, screen: Screen, store: TraceStore) -> None:
     """List traces, newest first."""
     page = await store.query(**_selection(args), limit=args.limit, cursor=args.cursor)
-    note = "" if page.data else f"the account {quoted(args.account)} has no such trace"
+    note = "" if page.data else f"the account {quoted(args.account)} has no such trace; see 'routewright accounts ls'"
     if page.next_cursor is not None:
         note = f"for older traces add --cursor={page.next_cursor}"
     screen.report(

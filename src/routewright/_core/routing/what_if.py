@@ -57,6 +57,8 @@ class WhyNot(Struct, frozen=True, kw_only=True):
     """The change that admits the model; None if it fits, or no change helps."""
     wins_then: bool = False
     """The model is chosen once it is admitted."""
+    variable: str | None = None
+    """The environment variable that the model's provider needs; None if the provider is configured, or unknown."""
     changes: tuple[Change, ...] = ()
     """Each makes the model win by itself; for a rejected model, after its admission."""
 
@@ -70,7 +72,8 @@ class WhyNot(Struct, frozen=True, kw_only=True):
         else:
             lines = [f"{self.model} is rejected by {', '.join(self.rejected_by)}; {chosen} is chosen."]
             if self.admission is None:
-                return "\n".join([*lines, "No change of the request admits it."])
+                key = "" if self.variable is None else f" Set {self.variable} in the environment to use its provider."
+                return "\n".join([*lines, f"No change of the request admits it.{key}"])
             then = " It is chosen then." if self.wins_then else ""
             lines.append(f"To be considered: {self.admission}.{then}")
         if not self.wins_then:
@@ -140,6 +143,7 @@ def why_not(inputs: DecisionInput, board: Board, model: str, applied_policy: App
     admitted, words = (failed and find_admission(inputs, board, row, set(failed), applied_policy)) or (inputs, None)
     winner = _chosen(inputs, board)
     hopeless = bool(failed) and words is None
+    absent = Reason.PROVIDER_UNAVAILABLE in failed
     wins = not hopeless and _chosen(admitted, board) == model
     return WhyNot(
         model=model,
@@ -150,6 +154,7 @@ def why_not(inputs: DecisionInput, board: Board, model: str, applied_policy: App
         rejected_by=tuple(failed),
         admission=words,
         wins_then=bool(failed) and wins,
+        variable=board.boards.variables.get(model.partition("/")[0]) if absent else None,
         changes=() if hopeless or wins else tuple(_changes(admitted, board, row, applied_policy)),
     )
 
