@@ -246,7 +246,7 @@ def test_a_request_names_models_and_no_patterns(word: str) -> None:
     message = f"[0]: {word!r} is a pattern; a request names ids or aliases; patterns are for policies and keys"
     for options in ({"models": [word]}, {"prefer": word}, {"fallback": {"models": [word]}}):
         with pytest.raises(ValidationFailed, match=re.escape(message)):
-            router.decide("hi", **options)  # type: ignore[arg-type]
+            router.decide("hi", **options)
 
 
 def test_a_chain_outside_the_whitelist_is_told_of_prefer() -> None:
