@@ -713,7 +713,7 @@ def _lacking(vendor: Endpoint) -> _Lacking:
 
 
 def _taken(lacking: _Lacking, feature: str) -> str | None:
-    """Nothing if all models of a vendor that could take a feature do, a star if some do, None if none does."""
+    """Nothing if all models of a vendor that could take a feature do, "(some)" if some do, None if none does."""
     asked = [words for model, words in lacking if model.reasoning or not feature.startswith("reasoning")]
     return _mark([feature not in words for words in asked])
 
@@ -725,7 +725,7 @@ def _refused(lacking: _Lacking, feature: str) -> str | None:
 def _mark(answers: list[bool]) -> str | None:
     if not any(answers):
         return None
-    return "" if all(answers) else "*"
+    return "" if all(answers) else " (some)"
 
 
 def _coded(words: Iterable[str]) -> str:
