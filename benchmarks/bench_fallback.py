@@ -27,14 +27,14 @@ from .floors import BarePost, LeastRouter, Row, bare_post, request_bytes, rows
 from .report import Question, Report
 from .upstream import Upstream
 
-TARGET = "90 / 250"
+TARGET = "35 above the plain call"
 FAULTS = (FaultKind.SERVER, FaultKind.CONNECT)
 AT_ONCE = ExecutionLimits(backoff_s=0.0, longest_backoff_s=0.0, retry_share=1.0)
 """Second tries without a pause, however many."""
 LONG = ExecutionLimits(open_s=3_600.0, longest_open_s=3_600.0)
 """An open circuit stays open."""
 
-ANSWERED = Question("route(), the first answers")
+ANSWERED = Question("route(), the first model answers")
 ANSWERED_STREAM = Question("stream().text() to its end, the first answers")
 DOWN = Question("route(), the first says 503 over loopback, maxRetries 0")
 PAST = Question("route() past open circuits, of which the first choice is one")
@@ -44,7 +44,8 @@ Plain = Callable[[Messages], Awaitable[object]]
 
 
 def failing(kind: FaultKind, retries: int) -> Question:
-    return Question(f"route(), the first fails: {kind}, maxRetries {retries}", "" if retries else TARGET)
+    target = TARGET if (kind, retries) == (FaultKind.SERVER, 0) else ""
+    return Question(f"route(), the first model fails ({kind}), the next answers, maxRetries {retries}", target)
 
 
 def failing_stream(kind: FaultKind, retries: int) -> Question:

@@ -26,6 +26,7 @@ NAMES = {
 APART = ("google_adk", "langchain")
 """Not installed beside the others."""
 WHAT = {"call": "a call", "agent": "an agent's run"}
+TARGETS = {"agent": "1.15 × the floor"}
 
 
 @pytest.mark.timeout(600)
@@ -40,6 +41,6 @@ def test_model_object(name: str, effort: Effort, report: Report) -> None:
     assert done.returncode == 0, done.stderr[-2_000:]
     figures: dict[str, list[float]] = json.loads(done.stdout.splitlines()[-1])
     for what, (floor, ours) in figures.items():
-        question = Question(f"{NAMES[name]}: {WHAT[what]}", "1.15 × the floor" if what == "agent" else "")
+        question = Question(f"{WHAT[what]} of {NAMES[name]} with our model object, CPU", TARGETS.get(what, ""))
         report.add(question, "floor", Figure("µs", floor))
         report.add(question, "routewright", Figure("µs", ours))

@@ -1,4 +1,4 @@
-"""What does a request over HTTP cost: plain and streamed, at 1 to 200 connections, with keys, limits and a store?
+"""What does a request over HTTP cost: plain and streamed, at 1 and 50 connections, with keys, limits and a store?
 
 The server is uvicorn with httptools and uvloop, one process on a core of its own; wrk and the upstream share the other.
 Ours and the floor are loaded by turns. Without wrk each server is asked a few times, and there are no figures.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -18,7 +18,7 @@ import pytest
 
 from . import data
 from .conftest import peer_file
-from .load import Ask, Load, Served, cores, middle, on, served, tells_processor_time, visit, wrk
+from .load import Ask, Load, Served, connected, cores, middle, on, served, tells_processor_time, visit, wrk
 from .measure import Effort, Figure
 from .peers.gateways import MODEL
 from .report import Question, Report, Who
@@ -28,29 +28,39 @@ from .upstream import Upstream, upstream
 
 Models = Literal["in-process", "upstream"]
 Kind = Literal["plain", "stream", "from the cache"]
-KINDS: tuple[Kind, ...] = ("plain", "stream", "from the cache")
-CONNECTIONS = (1, 10, 50, 200)
 MANY = 50
+CONNECTIONS = (1, MANY)
 ROUNDS = 3
 ROUND_S = 2
 """Of ours and the peers; the floor is loaded for half of it."""
 
 WORDS: dict[Terms, str] = {
     "bare": "nothing on",
-    "limits": "keys and limits, in memory",
-    "everything": "keys, limits, a month's limit, in SQLite, the ledger committed",
+    "limits": "keys and limits in memory",
+    "everything": "everything on but the idempotency key, in SQLite",
 }
-BEHIND: dict[Models, str] = {"in-process": "provider in process", "upstream": "an HTTP upstream"}
+BEHIND: dict[Models, str] = {"in-process": "a provider in process", "upstream": "an HTTP upstream"}
 TARGETS: dict[tuple[Models, Terms], str] = {
-    ("in-process", "limits"): "12,000 per core-second",
-    ("upstream", "everything"): "4,500 per core-second",
-    ("upstream", "bare"): "8,000 per core-second",
+    ("in-process", "bare"): "9,000",
+    ("in-process", "limits"): "6,500",
+    ("in-process", "everything"): "4,500",
+    ("upstream", "bare"): "0.5 × the floor: 4,000",
+    ("upstream", "everything"): "2,800",
 }
-"""Of plain requests."""
-MOST_MB = "45"
-SITES: list[tuple[Models, Terms]] = [(models, terms) for models in BEHIND for terms in WORDS]
-BRIEFLY: tuple[Models, Terms] = ("in-process", "limits")
-"""The one that is loaded in a brief run, for a second."""
+"""Of plain requests, ``MANY`` at a time, per core-second."""
+LOADS: list[tuple[Models, Terms, Kind, int]] = [
+    *((models, terms, "plain", MANY) for models in BEHIND for terms in WORDS),
+    *(("upstream", terms, "plain", 1) for terms in WORDS),
+    *(("in-process", terms, "stream", MANY) for terms in WORDS),
+    ("upstream", "bare", "stream", MANY),
+    ("in-process", "limits", "from the cache", MANY),
+]
+"""What is loaded, a brief run aside."""
+BRIEFLY: tuple[Models, Terms, Kind, int] = ("in-process", "limits", "plain", MANY)
+"""What is loaded in a brief run, for a second."""
+ONE = Question("POST /v1/route, an HTTP upstream, nothing on, 1 at a time", "450")
+STARTED = Question("memory of a server with one worker: started", "52")
+LOADED = Question("memory of a server with one worker: after load, 10,000 traces kept in memory", "70")
 
 
 class Peer(NamedTuple):
@@ -94,7 +104,10 @@ class Bench(NamedTuple):
                 seconds = 1 if self.brief or who == "floor" else ROUND_S
                 loads[who].append(wrk(server, ask, connections, seconds, core=cores().other))
         for who, each in loads.items():
-            self.report.add_load(question, who, middle(each))
+            load = middle(each)
+            self.report.add_load(question, who, load)
+            if question.what == ONE.what:
+                self.report.add(ONE, who, Figure("µs", load.p50_us, load.p99_us))
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +130,8 @@ class Sites:
         self._folder = folder
         self._urls: dict[Models, str] = {"in-process": IN_PROCESS, "upstream": upstream_url}
         self._running: dict[tuple[str, ...], Served] = {}
+        self.started_mb: dict[int, float] = {}
+        """By process group."""
 
     def at(self, models: Models, terms: Terms) -> Served:
         """The one that serves so."""
@@ -131,8 +146,16 @@ class Sites:
     def _run(self, *program: str) -> Served:
         if program not in self._running:
             command = [sys.executable, "-m", f"benchmarks.{program[0]}", *program[1:]]
-            self._running[program] = self._stack.enter_context(served(command, core=cores().own))
+            server = self._stack.enter_context(served(command, core=cores().own))
+            self._running[program] = server
+            self.started_mb[server.group] = started_mb(server)
         return self._running[program]
+
+
+def started_mb(server: Served) -> float:
+    """The memory of a server that has answered nothing yet."""
+    with closing(connected(server.port)):
+        return server.mb
 
 
 @pytest.fixture(scope="module")
@@ -153,42 +176,33 @@ CACHED = asked("/v1/route", "Hello there", cache={"mode": "exact"})
 ASKS: dict[Kind, Ask] = {"plain": PLAIN, "stream": STREAM, "from the cache": CACHED}
 DOORS = {
     "POST /openai/v1/chat/completions, plain": asked("/openai/v1/chat/completions", "Hello there", model="auto"),
-    "POST /openai/v1/chat/completions, stream": asked(
-        "/openai/v1/chat/completions", '"finish_reason":"stop"', model="auto", stream=True
-    ),
     "POST /anthropic/v1/messages, plain": asked("/anthropic/v1/messages", "Hello there", model="auto", max_tokens=400),
-    "POST /anthropic/v1/messages, stream": asked(
-        "/anthropic/v1/messages", "event: message_stop", model="auto", max_tokens=400, stream=True
-    ),
     "GET /v1/models, 50 of them": Ask("GET", "/v1/models", [b""], "context_window"),
 }
 
 
 def question(models: Models, terms: Terms, kind: Kind, connections: int) -> Question:
-    target = TARGETS.get((models, terms), "") if kind == "plain" else ""
-    if target and (models, connections) == ("upstream", 1):
-        target += "; 350 µs"
-    return Question(f"POST /v1/route, {kind}, {BEHIND[models]}, {WORDS[terms]}, {connections} at a time", target)
+    target = TARGETS.get((models, terms), "") if (kind, connections) == ("plain", MANY) else ""
+    way = "POST /v1/route" if kind == "plain" else f"POST /v1/route, {kind}"
+    return Question(f"{way}, {BEHIND[models]}, {WORDS[terms]}, {connections} at a time", target)
 
 
-@pytest.mark.parametrize(("models", "terms"), SITES)
-class TestRoute:
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_at_a_time(self, bench: Bench, sites: Sites, models: Models, terms: Terms, kind: Kind) -> None:
-        servers: dict[Who, Served] = {"floor": sites.floor(models), "routewright": sites.at(models, terms)}
-        bench.warm(ASKS[kind], servers)
-        if bench.brief and (models, terms) != BRIEFLY:
-            return
-        for connections in CONNECTIONS[1:2] if bench.brief else CONNECTIONS:
-            bench.load(question(models, terms, kind, connections), ASKS[kind], servers, connections)
+@pytest.mark.parametrize(("models", "terms", "kind", "connections"), LOADS)
+def test_route(bench: Bench, sites: Sites, models: Models, terms: Terms, kind: Kind, connections: int) -> None:
+    servers: dict[Who, Served] = {"floor": sites.floor(models), "routewright": sites.at(models, terms)}
+    bench.warm(ASKS[kind], servers)
+    if not bench.brief or (models, terms, kind, connections) == BRIEFLY:
+        bench.load(question(models, terms, kind, connections), ASKS[kind], servers, connections)
 
-    def test_memory(self, report: Report, sites: Sites, models: Models, terms: Terms) -> None:
-        """Resident, once it was loaded."""
-        if not tells_processor_time():
-            pytest.skip("this needs Linux")
-        row = Question(f"memory of the server after load: {BEHIND[models]}, {WORDS[terms]}", MOST_MB)
-        report.add(row, "floor", Figure("MB", sites.floor(models).mb))
-        report.add(row, "routewright", Figure("MB", sites.at(models, terms).mb))
+
+def test_memory(report: Report, sites: Sites) -> None:
+    """Resident memory, of a server in front of an upstream, once it was started and once it was loaded."""
+    if not tells_processor_time():
+        pytest.skip("this needs Linux")
+    servers: dict[Who, Served] = {"floor": sites.floor("upstream"), "routewright": sites.at("upstream", "bare")}
+    for who, server in servers.items():
+        report.add(STARTED, who, Figure("MB", sites.started_mb[server.group]))
+        report.add(LOADED, who, Figure("MB", server.mb))
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -213,8 +227,8 @@ def test_peers(
     arguments = [name, near.url("short"), str(tmp_path), str(file)]
     ask = asked("/v1/chat/completions", "Hello there", model=MODEL)
     with served([python, "-m", "benchmarks.peers.gateways", *arguments], core=cores().own) as server:
+        report.add(STARTED, peer.who, Figure("MB", started_mb(server)))
         bench.warm(ask, {peer.who: server})
-        for connections in CONNECTIONS[:-1]:  # the slowest answers none of 200 in the time
+        for connections in CONNECTIONS:
             bench.load(question("upstream", "bare", "plain", connections), ask, {peer.who: server}, connections)
-        memory = Question("memory of the server after load: a gateway of others, nothing on", MOST_MB)
-        report.add(memory, peer.who, Figure("MB", server.mb))
+        report.add(LOADED, peer.who, Figure("MB", server.mb))

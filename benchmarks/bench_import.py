@@ -16,8 +16,8 @@ PEERS: dict[Who, str] = {"litellm": "from litellm import Router", "pydantic-ai":
 
 PACKAGE = Question("import routewright", "1.25 × the floor")
 PACKAGE_MEMORY = Question("import routewright, peak memory", "1.25 × the floor")
-ROUTER = Question("from routewright import Router")
-ROUTER_MEMORY = Question("from routewright import Router, peak memory")
+ROUTER = Question("from routewright import Router", "1.25 × the floor")
+ROUTER_MEMORY = Question("from routewright import Router, peak memory", "1.25 × the floor")
 FIRST = Question("from routewright import Router; Router.sandbox().decide('Hello')")
 FIRST_MEMORY = Question("to the first decision, as above, peak memory")
 

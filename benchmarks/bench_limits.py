@@ -31,7 +31,7 @@ ACCOUNT = Account(name="acme", created_at=AT, limits=RateLimits(requests_per_min
 LIMITED = replace(KEY, limits=RateLimits(requests_per_min=LIMIT), budget_nanos=None, monthly_nanos=None)
 FULL = replace(ACCOUNT, limits=RateLimits(requests_per_min=1))
 
-STEP = Question("both tiers of requests, 10,000 keys, admitted and released: the step alone", "1.2")
+STEP = Question("limits of an account and a key checked and released, 10,000 keys", "2.5")
 REFUSED = Question("the same, where the account is full")
 STORED = {
     "memory": Question("both tiers of requests, admitted and released, in memory"),

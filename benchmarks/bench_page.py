@@ -77,7 +77,7 @@ def shown(filled: Filled) -> Iterator[Shown]:
 
 @pytest.mark.parametrize("name", FILTERS)
 def test_lists(shown: Shown, effort: Effort, report: Report, name: str) -> None:
-    question = Question(f"{name}, of {shown.filled.traces:,} traces", "300")
+    question = Question(f"{name} in the browser, of {shown.filled.named} traces")
     arguments = f'{{"account":"default","environment":"production","filter":"{FILTERS[name]}","limit":100}}'
     fetched = [shown.page.evaluate(FETCH, f"api/traces.query?{arguments}") for _ in range(effort.width(TIMES))]
     report.add(question, "floor", Figure("ms", median(fetched)))
@@ -89,7 +89,7 @@ def test_lists(shown: Shown, effort: Effort, report: Report, name: str) -> None:
 
 
 def test_one_trace(shown: Shown, effort: Effort, report: Report) -> None:
-    question = Question(f"one trace, of {shown.filled.traces:,}", "300")
+    question = Question(f"one trace in the browser, of {shown.filled.named}")
     ids = [trace_id(number) for number in range(effort.width(TIMES))]
     fetched = [shown.page.evaluate(FETCH, f'api/traces.get?{{"trace_id":"{id}"}}') for id in ids]
     report.add(question, "floor", Figure("ms", median(fetched)))

@@ -26,20 +26,19 @@ WIDTHS = (50, 200)
 KEPT = 10_000
 """Traces in a full memory storage."""
 
-ALONE = Question("route(), nothing stored", "40 / 120")
-KEEPING = Question("route(), traces kept in memory")
+ALONE = Question("route(), nothing stored", "4 × the floor: 25 / 80")
+KEEPING = Question("route(), its trace kept in memory", "10 above nothing stored")
 FUNCTION = Question("route(), a function as provider, nothing stored")
 BEHIND = Question("route(), traces written behind it to a storage that drops them")
-STORED = Question("route(), its trace in SQLite, written behind it", "40 / 300")
+STORED = Question("route(), its trace buffered and written to SQLite in the background", "40 / 500")
 COMMITTED = Question("route(), its trace in SQLite committed before the answer")
-QUIET = Question("route(), twenty calls a second, nothing stored")
+QUIET = Question("route(), 20 calls a second, nothing stored", "3 × the floor")
 READ = Question("route() and its response read, nothing stored")
 TRACE = Question("memory that a kept trace takes")
-AT_ONCE = {width: Question(f"route(), {width} in flight, nothing stored", "20,000") for width in WIDTHS}
+AT_ONCE = {width: Question(f"route(), {width} in flight, nothing stored", "0.32 × the floor") for width in WIDTHS}
 AT_ONCE_STORED = {width: Question(f"route(), {width} in flight, traces in SQLite") for width in WIDTHS}
 AT_ONCE_COMMITTED = {
-    width: Question(f"route(), {width} in flight, traces committed before the answers", "8,000" if width == 50 else "")
-    for width in WIDTHS
+    width: Question(f"route(), {width} in flight, traces committed before the answers") for width in WIDTHS
 }
 AT_ONCE_KEEPING = {width: Question(f"route(), {width} in flight, traces kept in memory") for width in WIDTHS}
 

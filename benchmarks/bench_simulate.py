@@ -38,10 +38,10 @@ from .doubles import Instant
 from .measure import Effort, Figure
 from .report import Question, Report
 
-DECIDED = Question("decisions simulated, in memory", "50,000")
+DECIDED = Question("stored decisions simulated in memory, by processor time", "50,000")
 DECODED = Question("stored decisions decoded")
-STORED = Question("decisions simulated from SQLite", "33,333")
-STORED_CPU = Question("the same by processor time", "33,333")
+STORED = Question("a million traces in SQLite simulated with a draft policy", "33,333")
+STORED_CPU = Question("a million traces in SQLite simulated with a draft policy, by processor time")
 
 DRAFT = Policy(name="draft", goal="quality")
 

@@ -40,8 +40,8 @@ FIRST = Question("first text of a stream, a generator as provider")
 FIRST_HTTP = Question("first text of a stream, server-sent events over loopback")
 FIRST_CPU = Question(f"{FIRST_HTTP.what}, CPU")
 PIECE = {
-    "text()": Question(f"CPU a piece, a generator of {PIECES} as provider, text()"),
-    "events": Question(f"CPU a piece, a generator of {PIECES} as provider, events"),
+    "text()": Question(f"CPU of a piece of stream().text(), of {PIECES} from a generator", "2.5"),
+    "events": Question(f"CPU of an event of stream(), of {PIECES} pieces from a generator"),
 }
 PIECE_HTTP = {
     ("v1", "text()"): Question(f"CPU a piece, {PIECES} over loopback in a burst, text()"),

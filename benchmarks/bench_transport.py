@@ -21,15 +21,13 @@ from routewright.protocols import Transport
 from . import data
 from .conftest import TimedAsync
 from .doubles import DropsAtOnce, Messages, router_over
-from .floors import bare_post, request_bytes
-from .loopback import body, chunks, openai, plain_call, upstream_call
+from .loopback import chunks, openai, plain_call, upstream_call
 from .measure import Effort, Figure, reading, sample
 from .report import Question, Report, Who
 from .upstream import PIECES, WORD, Upstream, pieces
 
-LAYERS = ("alone", "with OpenAIProvider", "with the Router")
-LATENCY = {layer: Question(f"a plain call over loopback, AiohttpTransport {layer}") for layer in LAYERS}
-CPU = {key: Question(f"{question.what}, CPU") for key, question in LATENCY.items()}
+CPU = Question("route() through OpenAIProvider to an upstream on loopback, CPU", "80 above the floor")
+"""The floor is a request by ``AiohttpTransport`` alone."""
 
 
 @pytest.fixture
@@ -44,28 +42,11 @@ def transport(loop: asyncio.Runner) -> Iterator[Transport]:
     loop.run(made.aclose())
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-def test_plain_call(
-    timed_async: TimedAsync,
-    loop: asyncio.Runner,
-    server: Upstream,
-    transport: Transport,
-    chats: Iterator[Messages],
-    layer: str,
-) -> None:
-    """The floor is measured again beside each, so that both meet the same weather."""
+def test_plain_call(timed_async: TimedAsync, server: Upstream, transport: Transport, chats: Iterator[Messages]) -> None:
     provider = openai(server.url(), transport)
-    ways: dict[str, Callable[[Messages], Any]] = {
-        "alone": plain_call(transport, server.url()),
-        "with OpenAIProvider": reading(chunks(provider, stream=False)),
-        "with the Router": router_over(provider, DropsAtOnce()).route,
-    }
-    bare = loop.run(bare_post(server.port))
-    sent = request_bytes("/v1/chat/completions", body(stream=False))
-    for measure, question in ((timed_async, LATENCY), (timed_async.cpu, CPU)):
-        measure(question[layer], "floor", lambda messages: bare.post(sent), chats)
-        measure(question[layer], "routewright", ways[layer], chats)
-    bare.close()
+    timed_async.cpu(CPU, "floor", plain_call(transport, server.url()), chats)
+    timed_async.cpu(CPU, "provider", reading(chunks(provider, stream=False)), chats)
+    timed_async.cpu(CPU, "routewright", router_over(provider, DropsAtOnce()).route, chats)
 
 
 def anthropic_pieces() -> list[bytes]:

@@ -39,6 +39,11 @@ from .upstream import Upstream, upstream
 T = TypeVar("T")
 ROOT = Path(__file__).parent.parent
 REPORT = pytest.StashKey[Report]()
+ORDER = (
+    "decide tokens route fallback stream transport agent frameworks limits accounts http postgres "
+    "trace_write trace_query analytics simulate cache webhook import"
+).split()
+"""Files in the order of the table in ``docs/explanation/performance.md``; the others come last."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -64,12 +69,24 @@ def pytest_configure(config: pytest.Config) -> None:
         _uvloop()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sort files as the table has them, before pytest puts together what shares a store of traces."""
+    places = {f"bench_{name}": place for place, name in enumerate(ORDER)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(ORDER)))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     lines, loads = config.stash[REPORT].lines(), config.stash[REPORT].load_lines()
     if not lines and not loads:
         return
     terminalreporter.section("figures")
-    circumstances = conditions(use_uvloop=config.getoption("--uvloop"), brief=config.getoption("--brief"))
+    folder = os.environ.get("PEER_VENVS") if config.getoption("--peers") else None
+    circumstances = conditions(
+        use_uvloop=config.getoption("--uvloop"),
+        brief=config.getoption("--brief"),
+        peers=None if folder is None else Path(folder),
+    )
     if config.getoption("--write"):
         write_page(ROOT / "docs/explanation/performance.md", circumstances, config.stash[REPORT].page_lines())
     for line in [*circumstances, "", *lines, *[""][: len(lines)], *loads]:
@@ -91,9 +108,15 @@ def report(request: pytest.FixtureRequest) -> Report:
 class Filled(NamedTuple):
     """A store full of traces."""
 
+    named: str
+    """How many traces a full run has."""
     traces: int
     path: Path
     storage: SqliteStorage
+
+    @property
+    def is_large(self) -> bool:
+        return self.named == "1,000,000"
 
 
 @pytest.fixture(scope="session", params=["20,000", "1,000,000"])
@@ -104,7 +127,7 @@ def filled(
     count = int(request.param.replace(",", ""))
     count = count if effort.runs > 1 else count // 1_000
     folder = tmp_path_factory.mktemp("stores")
-    yield Filled(count, folder / "traces.db", fill(folder / "traces.db", count))
+    yield Filled(request.param, count, folder / "traces.db", fill(folder / "traces.db", count))
     rmtree(folder)
 
 

@@ -149,7 +149,7 @@ def on(core: int | None) -> list[str]:
 
 def visit(server: Served, ask: Ask) -> None:
     """Ask once for each body, as soon as the server listens. Raises ``Failed`` unless each answer is right."""
-    with closing(_connected(server.port)) as connection:
+    with closing(connected(server.port)) as connection:
         for body in ask.bodies:
             connection.request(ask.method, ask.path, body, _headers(server, ask))
             answer = connection.getresponse()
@@ -158,7 +158,8 @@ def visit(server: Served, ask: Ask) -> None:
                 raise Failed(f"{ask.method} {ask.path} was answered with {answer.status}: {said[:500]!r}")
 
 
-def _connected(port: int) -> http.client.HTTPConnection:
+def connected(port: int) -> http.client.HTTPConnection:
+    """A connection to a server, as soon as it accepts one."""
     ends = time.monotonic() + STARTS_WITHIN_S
     while True:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Literal, NamedTuple, TypeVar
 
 T = TypeVar("T")
-Unit = Literal["µs", "per s", "ms", "MB", "bytes", "%"]
+Unit = Literal["µs", "per s", "per core-s", "ms", "MB", "bytes", "%"]
 Sample = tuple[float, float, float]
 """p50, p99 and mean of one round, in microseconds."""
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import platform
 import sys
-from importlib.metadata import version
+from datetime import UTC, datetime
+from importlib.metadata import distributions, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
@@ -37,7 +39,20 @@ Who = Literal[
 ours, read with no Router in front of it."""
 OURS = {"floor", "full scan", "provider", "routewright"}
 WHO: tuple[Who, ...] = get_args(Who)
-HIGHER_IS_BETTER: tuple[Unit, ...] = ("per s",)
+PEER_PACKAGES = (
+    "litellm",
+    "pydantic-ai-slim",
+    "openai-agents",
+    "limits",
+    "standardwebhooks",
+    "svix",
+    "faiss-cpu",
+    "usearch",
+    "gptcache",
+    "nemo-switchyard",
+    "Portkey",
+)
+HIGHER_IS_BETTER: tuple[Unit, ...] = ("per s", "per core-s")
 
 
 class Question(NamedTuple):
@@ -80,23 +95,11 @@ class Report:
         """The Markdown table of ``docs/explanation/performance.md``: what has an aim, beside the floor and the best
         peer. Of what was loaded, how many calls a core-second takes."""
         rows = [["what", "unit", "floor", "best peer", "routewright", "× floor", "aim"], ["---"] * 7]
-        for question, figures in self._figures.items():
-            if question.target:
-                unit = next(iter(figures.values())).unit
-                better = max if unit in HIGHER_IS_BETTER else min
-                peers = [who for who in figures if who not in OURS]
-                best = better(peers, key=lambda who: figures[who].p50, default=None)
-                peer = "" if best is None else f"{best} {_cell(figures[best])}"
-                floor = _cell(figures.get("floor") or figures.get("full scan"))
-                ours = _cell(figures.get("routewright"))
-                rows.append([question.what, unit, floor, peer, ours, _ratio(figures), question.target])
+        measured = {question: figures for question, figures in self._figures.items() if question.target}
         for question, loads in self._loads.items():
             if question.target:
-                calls = {who: f"{load.per_core_s:,.0f}" for who, load in loads.items()}
-                rivals = [f"{who} {calls[who]}" for who in loads if who not in OURS]
-                ratio = "" if len(loads) < 2 else f"{loads['routewright'].cpu_us / loads['floor'].cpu_us:.1f}"
-                cells = [calls.get("floor", ""), ", ".join(rivals), calls["routewright"], ratio]
-                rows.append([question.what, "per core-second", *cells, question.target])
+                measured[question] = {who: Figure("per core-s", load.per_core_s) for who, load in loads.items()}
+        rows += [_page_row(question, figures) for question, figures in measured.items()]
         return [_line(row) for row in rows]
 
     def _row(self, question: Question, columns: list[Who]) -> list[str]:
@@ -106,6 +109,16 @@ class Report:
         return [question.what, unit, *cells, _ratio(figures), question.target]
 
 
+def _page_row(question: Question, figures: dict[Who, Figure]) -> list[str]:
+    unit = next(iter(figures.values())).unit
+    better = max if unit in HIGHER_IS_BETTER else min
+    best = better((who for who in figures if who not in OURS), key=lambda who: figures[who].p50, default=None)
+    cells = {who: _cell(figure._replace(mean=None)) for who, figure in figures.items()}
+    floor = cells.get("floor") or cells.get("full scan", "")
+    peer = "" if best is None else f"{best} {cells[best]}"
+    return [question.what, unit, floor, peer, cells.get("routewright", ""), _ratio(figures), question.target]
+
+
 def write_page(page: Path, conditions: list[str], table: list[str]) -> None:
     """Replace what an earlier run measured."""
     before, _, rest = page.read_text("utf-8").partition("<!-- measured -->\n")
@@ -113,20 +126,33 @@ def write_page(page: Path, conditions: list[str], table: list[str]) -> None:
     page.write_text(f"{before}<!-- measured -->\n{measured}<!-- end -->{rest.partition('<!-- end -->')[2]}", "utf-8")
 
 
-def conditions(*, use_uvloop: bool, brief: bool) -> list[str]:
-    """What has to be known to compare two runs."""
+def conditions(*, use_uvloop: bool, brief: bool, peers: Path | None) -> list[str]:
+    """What has to be known to compare two runs. ``peers``: the folder with their environments, where they are
+    measured."""
     loop = f"uvloop {version('uvloop')}" if use_uvloop else "asyncio's own"
     if not use_uvloop and find_spec("uvloop"):
         loop += " (uvloop is installed: --uvloop)"
     load = " ".join(f"{average:.2f}" for average in os.getloadavg())
     return [
+        f"date     {datetime.now(UTC):%Y-%m-%d}",
         f"python   {platform.python_implementation()} {platform.python_version()}, {sys.platform}",
         f"cpu      {_cpu()}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores",
         f"loop     {loop} under {asyncio.__name__}",
         f"load     {load} at the end; niceness {os.nice(0)}",
         f"effort   {'brief: it runs, and these figures mean nothing' if brief else 'full'}",
         f"versions {', '.join(f'{name} {version(name)}' for name in ('routewright', 'msgspec', 'anyio', 'numpy'))}",
+        *([] if peers is None else [f"peers    {', '.join(peer_versions(peers))}"]),
     ]
+
+
+def peer_versions(folder: Path) -> list[str]:
+    """The names and versions of the peers whose environments are there."""
+    paths = [str(path) for path in folder.glob("*/lib/python*/site-packages")]
+    installed = {package.name: package.version for package in distributions(path=paths)}
+    gateway = folder / "portkey/node_modules/@portkey-ai/gateway/package.json"
+    if gateway.exists():
+        installed["Portkey"] = json.loads(gateway.read_text("utf-8"))["version"]
+    return [f"{name} {installed[name]}" for name in PEER_PACKAGES if name in installed]
 
 
 def _cpu() -> str:
@@ -160,9 +186,8 @@ def _ratio(figures: dict[Who, Figure]) -> str:
     ours, floor = figures.get("routewright"), figures.get("floor") or figures.get("full scan")
     if ours is None or floor is None:
         return ""
-    if ours.unit in HIGHER_IS_BETTER:
-        return f"1/{floor.p50 / ours.p50:.1f}"
-    return f"{ours.p50 / floor.p50:.1f}"
+    ratio = ours.p50 / floor.p50
+    return f"{ratio:.1f}" if ratio >= 2 else f"{ratio:.2f}"
 
 
 def _number(value: float) -> str:
