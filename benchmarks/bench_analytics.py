@@ -17,8 +17,6 @@ Report = Callable[[str, str], Awaitable[object]]
 
 REPORTS: dict[str, Callable[[TraceStore], Report]] = {
     "usage by model and day": lambda store: store.usage,
-    "cache": lambda store: store.cache_report,
-    "fallback": lambda store: store.fallback_report,
     "latency": lambda store: store.latency_report,
 }
 

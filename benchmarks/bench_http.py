@@ -51,7 +51,7 @@ TARGETS: dict[tuple[Models, Terms], str] = {
 LOADS: list[tuple[Models, Terms, Kind, int]] = [
     *((models, terms, "plain", MANY) for models in BEHIND for terms in WORDS),
     *(("upstream", terms, "plain", 1) for terms in WORDS),
-    *(("in-process", terms, "stream", MANY) for terms in WORDS),
+    ("in-process", "bare", "stream", MANY),
     ("upstream", "bare", "stream", MANY),
     ("in-process", "limits", "from the cache", MANY),
 ]

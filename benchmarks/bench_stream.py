@@ -29,25 +29,16 @@ from .report import Question, Report, Who
 from .upstream import PIECES, TOGETHER_PIECES, WORD, Upstream
 
 STREAMS = 1_000
-MANY = 10
-"""Streams a round, at least, and ..."""
-FEW = 2
-"""... where the server takes its time."""
 CHUNKS = PIECES + 2
 """Of a stream: the end and the usage are chunks, too."""
 
 FIRST = Question("first text of a stream, a generator as provider")
 FIRST_HTTP = Question("first text of a stream, server-sent events over loopback")
-FIRST_CPU = Question(f"{FIRST_HTTP.what}, CPU")
 PIECE = {
     "text()": Question(f"CPU of a piece of stream().text(), of {PIECES} from a generator", "2.5"),
     "events": Question(f"CPU of an event of stream(), of {PIECES} pieces from a generator"),
 }
-PIECE_HTTP = {
-    ("v1", "text()"): Question(f"CPU a piece, {PIECES} over loopback in a burst, text()"),
-    ("v1", "events"): Question(f"CPU a piece, {PIECES} over loopback in a burst, events"),
-    ("paced", "text()"): Question(f"CPU a piece, {PIECES} over loopback a millisecond apart, text()"),
-}
+PIECE_HTTP = Question(f"CPU of a piece of stream().text(), of {PIECES} over loopback in a burst")
 WALL = Question(f"{STREAMS:,} streams of {TOGETHER_PIECES} pieces under way together, all of them")
 CPU = Question("the same, CPU a piece")
 MEMORY = Question("the same, peak memory a stream")
@@ -115,10 +106,9 @@ class TestFirstText:
     ) -> None:
         """Of short streams: who has just used the processor for long waits for it where others want it, too."""
         url = server.url("short")
-        for measure, question in ((timed_stream.first, FIRST_HTTP), (timed_stream.first_cpu, FIRST_CPU)):
-            measure(question, "floor", events(transport, url), chats)
-            measure(question, "provider", chunks(openai(url, transport)), chats)
-            measure(question, "routewright", texts(over_loopback(server, transport, "short")), chats)
+        timed_stream.first(FIRST_HTTP, "floor", events(transport, url), chats)
+        timed_stream.first(FIRST_HTTP, "provider", chunks(openai(url, transport)), chats)
+        timed_stream.first(FIRST_HTTP, "routewright", texts(over_loopback(server, transport, "short")), chats)
 
 
 class TestEachPiece:
@@ -129,21 +119,13 @@ class TestEachPiece:
         timed_stream.cpu(question, "provider", chunks(provider), chats, CHUNKS)
         timed_stream.cpu(question, "routewright", HOW[how](over_generator()), chats, CHUNKS)
 
-    @pytest.mark.parametrize(("does", "how"), PIECE_HTTP)
     def test_loopback(
-        self,
-        timed_stream: TimedStream,
-        server: Upstream,
-        transport: AiohttpTransport,
-        chats: Iterator[Messages],
-        does: str,
-        how: str,
+        self, timed_stream: TimedStream, server: Upstream, transport: AiohttpTransport, chats: Iterator[Messages]
     ) -> None:
-        question, least = PIECE_HTTP[does, how], FEW if does == "paced" else MANY
-        provider, router = openai(server.url(does), transport), over_loopback(server, transport, does)
-        timed_stream.cpu(question, "floor", events(transport, server.url(does)), chats, CHUNKS, least=least)
-        timed_stream.cpu(question, "provider", chunks(provider), chats, CHUNKS, least=least)
-        timed_stream.cpu(question, "routewright", HOW[how](router), chats, CHUNKS, least=least)
+        url = server.url("v1")
+        timed_stream.cpu(PIECE_HTTP, "floor", events(transport, url), chats, CHUNKS)
+        timed_stream.cpu(PIECE_HTTP, "provider", chunks(openai(url, transport)), chats, CHUNKS)
+        timed_stream.cpu(PIECE_HTTP, "routewright", texts(over_loopback(server, transport, "v1")), chats, CHUNKS)
 
 
 class TestManyTogether:

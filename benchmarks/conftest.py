@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import subprocess
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from shutil import rmtree
@@ -39,6 +38,8 @@ from .upstream import Upstream, upstream
 T = TypeVar("T")
 ROOT = Path(__file__).parent.parent
 REPORT = pytest.StashKey[Report]()
+STREAMS = 10
+"""In a round, at least."""
 ORDER = (
     "decide tokens route fallback stream transport agent frameworks limits accounts http postgres "
     "trace_write trace_query analytics simulate cache webhook import"
@@ -209,13 +210,6 @@ class TimedStream:
         """The time until the first piece."""
         self._report.add(question, who, self._loop.run(sample_first(pieces, source, self._effort)))
 
-    def first_cpu(
-        self, question: Question, who: Who, pieces: Callable[[T], AsyncIterator[object]], source: Iterator[T]
-    ) -> None:
-        """The processor's time until then."""
-        sampling = sample_first(pieces, source, self._effort, clock=time.process_time_ns)
-        self._report.add(question, who, self._loop.run(sampling))
-
     def cpu(
         self,
         question: Question,
@@ -223,11 +217,9 @@ class TimedStream:
         pieces: Callable[[T], AsyncIterator[object]],
         source: Iterator[T],
         count: int,
-        *,
-        least: int = 10,
     ) -> None:
-        """The processor's time for each of ``count`` pieces. ``least``: streams a round."""
-        effort = self._effort._replace(least=min(least, self._effort.least))
+        """The processor's time for each of ``count`` pieces."""
+        effort = self._effort._replace(least=min(STREAMS, self._effort.least))
         self._report.add(question, who, self._loop.run(sample_cpu(reading(pieces), source, effort, parts=count)))
 
 

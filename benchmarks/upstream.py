@@ -3,8 +3,8 @@
     python -m benchmarks.upstream      # prints its port
 
 What it does stands at the front of the path: ``/v1`` answers at once, a stream in one burst, and ``/short`` with
-a short one; ``/paced`` sends a piece a millisecond; ``/down`` says 503; ``/together-1000`` begins each stream and
-goes on with all of them, in turns, once so many have begun.
+a short one; ``/down`` says 503; ``/together-1000`` begins each stream and goes on with all of them, in turns, once so
+many have begun.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ PIECES = 200
 """Of a stream."""
 SHORT_PIECES = 5
 TOGETHER_PIECES = 20
-PACE_S = 0.001
 WORD = " word"
 ROOT = Path(__file__).parent.parent
 
@@ -120,8 +119,6 @@ class _Connection(asyncio.Protocol):
             self._transport.write(WHOLE)
         elif does == "short":
             self._transport.write(SHORT)
-        elif does == "paced":
-            self._start(_send_paced(self._transport))
         elif does.startswith("together-"):
             self._wait_for(int(does.removeprefix("together-")))
         else:
@@ -138,14 +135,6 @@ class _Connection(asyncio.Protocol):
         task = asyncio.get_running_loop().create_task(sending)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-async def _send_paced(transport: asyncio.Transport) -> None:
-    transport.write(STREAM_HEAD)
-    for chunk in CHUNKS:
-        transport.write(chunk)
-        await asyncio.sleep(PACE_S)
-    transport.write(LAST_CHUNK)
 
 
 async def _send_in_turns(transports: list[asyncio.Transport]) -> None:
