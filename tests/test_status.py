@@ -178,6 +178,15 @@ async def test_refusals_are_counted_by_code_at_every_door(door: str, terms: dict
     assert house.router.status().refusals == {code: 2}
 
 
+async def test_a_call_whose_attempts_failed_is_not_refused() -> None:
+    house = House(failing, failing)
+    with pytest.raises(RouterError):
+        await ask(house.router)
+    with pytest.raises(RouterError):
+        await ask(house.router, budget={"maxCostUsd": 1e-9})
+    assert house.router.status().refusals == {"router.budget_exceeded": 1}
+
+
 async def test_deliveries_are_counted_by_state() -> None:
     house = WebhookHouse(MemoryStorage(clock=(clock := FakeClock())), clock)
     await house.register()

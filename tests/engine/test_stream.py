@@ -91,6 +91,11 @@ async def test_nothing_comes_before_the_first_content(pieces: list[Line], finish
     assert arrivals == [4.0] * len(events)
 
 
+async def test_a_second_try_at_the_same_model_is_no_event() -> None:
+    events = await events_of(House([said(ProviderFault("server")), ANSWER]))
+    assert [event.event for event in events] == ["route.started", "output.delta", "output.delta", "route.completed"]
+
+
 @pytest.mark.parametrize(
     "begin",
     [lambda stream: stream.start(), anext, lambda stream: anext(stream.text())],
