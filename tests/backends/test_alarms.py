@@ -166,6 +166,12 @@ async def swallow(times: int, seconds: float = LATER) -> list[float]:
 class TestTime:
     """Later is a store, earlier an entry of its own, infinity none."""
 
+    async def test_moved_earlier_it_rings_at_the_new_time(self, here: Here) -> None:
+        with here.after(LATER) as limit:
+            limit.move(monotonic() + SOON)
+            await asyncio.sleep(LATER)
+        assert limit.expired
+
     async def test_moved_later_it_keeps_its_entry_and_rings_at_the_new_time(self, here: Here) -> None:
         later = monotonic() + 5 * SOON
         with here.soon() as limit:
