@@ -343,6 +343,19 @@ async def test_a_key_created_after_a_rotation_elsewhere_is_valid(tmp_path: Path,
     await here.aclose()
 
 
+async def test_a_process_with_only_the_previous_secret_finds_moved_keys(tmp_path: Path, clock: FakeClock) -> None:
+    storage = SqliteStorage(tmp_path / "traces.db", clock=clock)
+    behind, ahead = Console(storage, clock=clock), Console(storage, clock=clock)
+    new = await a_key(behind)
+    assert await holds(behind, new)
+    await ahead.rotate_secret()
+    assert await holds(ahead, new)
+    assert (await ahead.key("acme", new.key.id)).digest != new.key.digest
+    await clock.advance(2)
+    assert await holds(behind, new)
+    await behind.aclose()
+
+
 async def test_a_key_of_the_previous_secret_is_valid_if_the_storage_is_read_only(
     watched: Watched, clock: FakeClock
 ) -> None:

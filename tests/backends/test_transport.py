@@ -12,13 +12,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from typing import Any
 
 import anyio
 import pytest
 
 from routewright.backends.transport import AutoTransport, TransportLimits
 from routewright.backends.transport.aiohttp import AiohttpTransport
-from routewright.backends.transport.connections import Body, failure_of
+from routewright.backends.transport.connections import Body, LoopPools, failure_of
 from routewright.errors import ProviderFault
 from routewright.protocols import Transport
 from routewright.testing import FaultyServer
@@ -210,6 +212,17 @@ async def test_gzip_with_several_members_is_decompressed(server: Upstream, trans
     assert await fetch(transport, server.url) == b"onetwo"
 
 
+async def test_a_decompression_bomb_is_read_in_bounded_pieces(server: Upstream, transport: Transport) -> None:
+    server.answers = [text(gzip.compress(bytes(100 * LIMIT)), content_encoding="gzip")]
+    lengths: list[int] = []
+    with suppress(ProviderFault):
+        async with transport.request("POST", server.url, headers={}) as response:
+            async for piece in response.chunks():
+                lengths.append(len(piece))
+    assert max(lengths) <= 1 << 16
+    assert sum(lengths) <= LIMIT
+
+
 async def test_plain_answer_stops_at_the_limit_too(server: Upstream, transport: Transport) -> None:
     server.answers = [text(bytes(LIMIT)), text(bytes(LIMIT + 1)), text(*(bytes(LIMIT // 2) for _ in range(3)))]
     assert len(await fetch(transport, server.url)) == LIMIT
@@ -304,6 +317,29 @@ def test_ten_loops_one_after_another_share_a_transport(server: Upstream) -> None
     for pools in (transport._asyncio, transport._trio):
         assert pools is not None
         assert not pools._pools._pools  # type: ignore[attr-defined]  # what it keeps must not grow with the loops
+
+
+def test_two_threads_may_remove_one_stale_pool() -> None:
+    class Pool:
+        ends = 0
+
+        def __init__(self, loop: str) -> None: ...
+
+        def keep(self, forget: object) -> None: ...
+
+        @property
+        def is_stale(self) -> bool:
+            pools._pools.pop("over", None)  # as another thread does at this moment
+            return True
+
+        def end(self) -> None:
+            self.ends += 1
+
+    here = ["first", "over"]
+    pools = LoopPools[Any](Pool, lambda: here.pop())
+    over = pools.get()
+    pools.get()
+    assert (over.ends, [*pools._pools]) == (0, ["first"])
 
 
 def test_dropped_transport_closes_its_connections_while_the_loop_runs_on(server: Upstream) -> None:

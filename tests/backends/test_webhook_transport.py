@@ -425,6 +425,28 @@ async def test_connection_of_a_body_up_to_64_kib_is_kept(local: AiohttpWebhooks,
         assert receiver.opened == connections
 
 
+class LongBody:
+    """An answer, and its content, without an end."""
+
+    def __init__(self) -> None:
+        self.content = self
+        self.reads: list[int] = []
+        self.is_closed = False
+
+    async def read(self, most: int) -> bytes:
+        self.reads.append(most)
+        return bytes(min(most, 60_000))
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+async def test_at_most_64_kib_of_a_body_are_read() -> None:
+    response = LongBody()
+    await webhooks._read_body(response)  # type: ignore[arg-type]
+    assert (response.reads, response.is_closed) == ([65_536, 5_536], True)
+
+
 async def test_missing_body_is_not_waited_for(local: AiohttpWebhooks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webhooks, "_BODY_S", 0.05)
     with answering(raw(b"HTTP/1.1 201 OK\r\nContent-Length: 10\r\n\r\nx", Gate())) as receiver:

@@ -88,3 +88,24 @@ async def test_lists_show_what_a_key_may_use() -> None:
     assert (await ask(app, scope_of("GET", path="/openai/v1/models/openai/big", headers=headers))).status == 404
     policies = await ask(app, scope_of("GET", path="/v1/policies", headers=headers))
     assert [policy["name"] for policy in policies.json] == ["cheap"]
+
+
+SCOPES = {
+    "/v1/route": "route", "/v1/decide": "route", "/v1/agents/run": "agents", "/v1/models": "models:read",
+    "/v1/policies": "policies:read", "/v1/traces": "traces:read", "/v1/traces/tr_1": "traces:read",
+    "/v1/analytics/usage": "analytics:read", "/v1/analytics/cache": "analytics:read",
+    "/v1/analytics/fallback": "analytics:read", "/v1/analytics/latency": "analytics:read",
+    "/openai/v1/chat/completions": "route", "/openai/v1/responses": "route", "/openai/v1/models": "models:read",
+    "/openai/v1/models/openai/big": "models:read", "/anthropic/v1/messages": "route",
+    "/anthropic/v1/messages/count_tokens": "route", "/anthropic/v1/models": "models:read",
+    "/anthropic/v1/models/openai/big": "models:read",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "scope"), SCOPES.items())
+async def test_every_door_requires_its_own_scope_and_no_other(path: str, scope: str) -> None:
+    method = "GET" if scope.endswith(":read") else "POST"
+    for scopes, is_refused in (([scope], False), ([other for other in {*SCOPES.values()} if other != scope], True)):
+        app, headers = await opened(scopes=scopes)
+        answered = await ask(app, scope_of(method, path=path, headers=headers), None if method == "GET" else HI)
+        assert (answered.status == 403) == is_refused, answered.body

@@ -188,7 +188,7 @@ TOO_LARGE = {
     "a target without an end": b"GET /" + b"a" * 50_000,
     "a long header": GET + b"X: " + b"a" * 5000 + b"\r\n\r\n",
     "a header without an end": GET + b"X: " + b"a" * 50_000,
-    "many headers": GET + b"X: a\r\n" * 30 + b"\r\n",
+    "many headers": GET + b"X: a\r\n" * 20 + b"\r\n",
     "many without an end behind another": GET + b"\r\n" + GET + b"X: a\r\n" * 30,
     "a long one behind another": GET + b"\r\n" + GET + b"X: " + b"a" * 5000 + b"\r\n\r\n",
 }
@@ -230,8 +230,8 @@ def test_chunk_extensions_are_bounded(key_and_port: tuple[str, int]) -> None:
     key, port = key_and_port
     head = POST + b"Authorization: Bearer %s\r\nTransfer-Encoding: chunked\r\n\r\n" % key.encode()
     assert statuses(said(port, head + b"1;" + b"a" * 400_000)) == [400]
-    chunks = b"1\r\n \r\n" * 5000 + b"2\r\n{}\r\n0\r\n\r\n"
-    assert statuses(said(port, head.replace(b"Transfer", b"Connection: close\r\nTransfer") + chunks)) == [400]
+    chunks = b"1\r\n \r\n" * 100_000 + b'2d\r\n{"messages":[{"role":"user","content":"Hi"}]}\r\n0\r\n\r\n'
+    assert statuses(said(port, head.replace(b"Transfer", b"Connection: close\r\nTransfer") + chunks)) == [200]
     endless = b"1\r\n \r\n0\r\nX: " + b"a" * 400_000
     assert statuses(said(port, head + endless)) == [400]
 
