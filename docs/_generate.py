@@ -203,7 +203,7 @@ FURTHER_NAMES = {
     "routewright.integrations.sdk": "router_client",
     "routewright.server": "AccessLog Admin App Exchange HttpLimits Observer create_admin create_app sse_response",
     "routewright.server.metrics": "Metrics",
-    "routewright.settings": "SystemClock",
+    "routewright.settings": "CacheSettings SystemClock WebhookSettings",
     "routewright.storage": "MemoryCoordination Rollups check_batch check_digests ids_of selects",
     "routewright.trace": "BlockingTraceStore",
     "routewright.webhook": "StandardWebhookSigner",

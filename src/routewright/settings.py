@@ -134,7 +134,7 @@ class CacheSettings(Struct, frozen=True, kw_only=True):
 class WebhookSettings(Struct, frozen=True, kw_only=True):
     """How this Router delivers webhooks to the endpoints that ``Console`` registers.
 
-    router = Router("sqlite:///traces.db", settings=Settings(webhooks=WebhookSettings(deliver=False)))"""
+    router = Router(storage=SqliteStorage("t.db"), settings=Settings(webhooks=WebhookSettings(deliver=False)))"""
 
     deliver: bool = True
     """False: another process delivers, such as ``routewright webhooks run``."""
