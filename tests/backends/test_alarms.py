@@ -226,11 +226,10 @@ class TestTime:
         run(behind_another)
 
     async def test_exited_alarms_are_swept_and_set_no_timer(self, here: Here) -> None:
+        alarms = alarms_of(here.loop)
         for n in range(4 * SWEEP_AFTER + 9):
             with here.clock.deadline(monotonic() + LATER * (1 + n % 3), scoped=n > 2 * SWEEP_AFTER):
-                pass
-        alarms = alarms_of(here.loop)
-        assert len(alarms) <= SWEEP_AFTER
+                assert len(alarms) <= SWEEP_AFTER
         with here.soon():
             await asyncio.sleep(LATER)
         await asyncio.sleep(0.003)  # the one that has rung was to come again

@@ -136,6 +136,12 @@ def test_the_refusal_says_what_may_be_sent_and_how_the_owner_allows_more() -> No
     )
 
 
+def test_a_server_checks_fields_of_callers_without_a_key() -> None:
+    router = Router(providers=[provider_of("vllm")])
+    with pytest.raises(ValidationFailed):
+        _ = router.prepare("Hi", params={"extra": {"vllm": {"x": 1}}}).decision
+
+
 def test_a_policys_own_fields_are_not_the_callers() -> None:
     policy = Policy(name="house", params=Params(extra={"vllm": {"chat_template_kwargs": {"a": 1}}}))
     router = Router(providers=[provider_of("vllm")], policies=[policy])

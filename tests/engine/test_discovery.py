@@ -209,6 +209,16 @@ async def test_health_of_other_models_is_kept() -> None:
         assert before.stability != Router(providers=[cloud()]).decide("hi").candidates[0].stability
 
 
+async def test_policies_apply_to_the_present_models() -> None:
+    clock, box = FakeClock(autojump=False), Box([SMALL])
+    policies = [Policy(name="own", models=["provider:box"], goal="quality")]
+    async with Router(providers=[box, cloud()], policies=policies, settings=Settings(clock=clock)) as router:
+        assert router.decide("hi", policy_id="own").model == "box/small"
+        box.has = [SMALL, LARGE]
+        await clock.advance(31)
+        assert router.decide("hi", policy_id="own").model == "box/large"
+
+
 async def test_models_that_a_policy_names_are_kept(caplog: pytest.LogCaptureFixture) -> None:
     clock, box = FakeClock(autojump=False), Box([SMALL])
     policies = [Policy(name="own", models=["box/small"])]

@@ -29,6 +29,7 @@ from routewright.protocols import Facts
 from routewright.testing import ScriptedProvider
 from routewright.testing.provider import Pause
 from routewright.wire import (
+    SYSTEM_ACCOUNT,
     Ask,
     Caller,
     OutputDelta,
@@ -38,6 +39,7 @@ from routewright.wire import (
     RateLimits,
     Replay,
     Short,
+    SnapshotById,
     Stands,
     Tokens,
     TraceById,
@@ -103,6 +105,13 @@ async def test_a_delayed_settlement_keeps_its_hold_and_is_booked_in_full(odd: Od
     assert (await bank.route(idempotency_key="k")).trace_id == answer.trace_id
     assert [trace.id for trace in await traces_in(bank.storage, "acme")] == [answer.trace_id]
     assert bank.router.trace_counts == (0, 0, 0, 0, 0)
+
+
+async def test_a_settled_call_can_be_replayed() -> None:
+    bank = await Bank(terms=[account(monthly_nanos=LIMIT)]).open()
+    decision_input = (await bank.route()).decision.input
+    for snapshot_id in (decision_input.catalogue, decision_input.health):
+        assert await bank.storage.read(SYSTEM_ACCOUNT, SnapshotById(snapshot_id)) is not None
 
 
 async def test_a_refused_trace_loses_neither_bill_nor_kept_answer(odd: Odd) -> None:

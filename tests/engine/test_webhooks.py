@@ -397,6 +397,15 @@ async def test_the_first_endpoint_that_another_process_registers_is_served_withi
 
 
 @on_one_loop
+async def test_slow_endpoints_of_an_account_leave_a_quarter_of_the_attempts_to_others() -> None:
+    async with Delivering(lambda url: "slow") as running:
+        await running.put(*(endpoint_of(number, url=f"https://hooks.example/{number:04}") for number in range(32)))
+        await running.emit(*range(60))
+        await running.clock.sleep(60.0)
+        assert running.receiver.now == IN_FLIGHT * 3 // 4
+
+
+@on_one_loop
 async def test_dead_endpoints_have_half_of_the_attempts_at_most() -> None:
     async with Delivering(lambda url: "timeout" if int(url[-4:].strip("/e")) < 200 else 200) as running:
         await running.put(*(endpoint_of(number, url=f"https://hooks.example/{number:04}") for number in range(200)))
