@@ -380,6 +380,18 @@ async def test_no_account_has_more_than_a_quarter_of_the_attempts_while_others_w
         assert len(running.receiver.posts) == 900
 
 
+async def test_endpoints_beyond_the_first_claim_follow_as_soon_as_an_attempt_has_ended() -> None:
+    async with Delivering() as running:
+        for number in range(2 * IN_FLIGHT):
+            account = f"a{number % 8}"
+            await running.storage.apply(account, [PutEndpoint(endpoint_of(number, account=account))])
+        for number in range(8):
+            await emit(running.storage, number, account=f"a{number}")
+        running.dispatcher.wake()
+        await running.clock.sleep(1.0)
+        assert len(running.receiver.posts) == 2 * IN_FLIGHT
+
+
 async def test_the_first_endpoint_that_another_process_registers_is_served_within_five_seconds() -> None:
     clock = FakeClock()
     storage = MemoryStorage(clock=clock)
