@@ -179,6 +179,16 @@ async def test_a_request_is_sent_once_more_at_most(server: Upstream, transport: 
     assert (server.opened, len(server.requests)) == (3, 4)
 
 
+async def test_a_fault_and_its_causes_show_nothing_of_the_request(server: Upstream, transport: Transport) -> None:
+    server.answers = [Answer([b"this is not HTTP\r\n\r\n"], raw=True)]
+    with pytest.raises(ProviderFault) as caught:
+        await transport.request("POST", server.url, headers={"authorization": "canary"}, body=b"canary").__aenter__()
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert "canary" not in f"{error!r} {error} {error.args}"
+        error = error.__cause__ or error.__context__
+
+
 async def test_redirect_is_not_followed(server: Upstream, transport: Transport) -> None:
     server.answers = [text(b"", status=307, location=f"{server.url}/elsewhere")]
     async with transport.request("POST", server.url, headers={}) as response:

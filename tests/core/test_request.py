@@ -124,6 +124,17 @@ def test_metadata_is_copied_from_the_callers_object() -> None:
     assert made.metadata == {"tags": ["a"]}
 
 
+def test_later_changes_of_the_callers_list_have_no_effect() -> None:
+    messages = [wire.Message("user", "hi")]
+    request = as_request(wire.RouteRequest(messages), {})
+    messages.append(messages[0])
+    assert len(request.messages) == 1
+
+
+def test_no_tools_is_the_same_as_none() -> None:
+    assert as_request("Hello", {"tools": [], "tool_choice": "auto"}).tools is None
+
+
 def test_str_subclasses_become_plain() -> None:
     class Markup(str):
         __slots__ = ()

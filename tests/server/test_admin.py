@@ -28,6 +28,7 @@ from routewright._engine import readiness
 from routewright._engine.readiness import LEFT_S, WRITE_EVERY_S
 from routewright.errors import StorageFull, StorageUnavailable, UnsupportedWrite
 from routewright.server import create_admin, create_app
+from routewright.server.metrics import Metrics
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.wire import CurrentRetention, PutSnapshot, PutTrace
 from tests.tables import table
@@ -241,6 +242,13 @@ async def test_metrics_have_prometheus_format() -> None:
     assert told.status == 200
     assert told.headers["content-type"].startswith("text/plain")
     assert b'routewright_calls_total{environment="sandbox"' in told.body
+
+
+async def test_metrics_that_are_passed_are_the_ones_served() -> None:
+    router = Router.sandbox()
+    metrics = Metrics(router)
+    metrics._metrics["cost"].labels("house/m", "production").inc(42)
+    assert b"} 42.0" in (await ask(create_admin(router, metrics=metrics), "/metrics")).body
 
 
 def test_without_the_extra_metrics_is_404_and_names_it() -> None:

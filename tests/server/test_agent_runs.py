@@ -201,6 +201,7 @@ async def check_refused(house: House) -> None:
     ("terms", "of_key", "code"),
     [
         ({"prepaid": True}, {}, "insufficient_balance"),
+        ({"prepaid": True, "storage_s": 1.0}, {}, "insufficient_balance"),  # late, but before a stream's status
         ({}, {"budget_usd": 1e-6}, "quota_exhausted"),
     ],
 )

@@ -13,13 +13,13 @@ from docs._generate import OPENAPI
 from docs._openapi import NO_REQUESTS, openapi, told_operations
 from docs._openapi_schemas import structs_in
 
-from routewright import errors
+from routewright import Router, errors
 from routewright.console import SCOPES
-from routewright.errors import RouterError, SignatureError
+from routewright.errors import RouterError, SignatureError, ValidationFailed
 from routewright.server.routes import ENDPOINTS, document_at
 from routewright.wire import AgentEvent, RouteEvent, RouteRequest
 
-from .openapi_document import DOCUMENT, conforms, strictly
+from .openapi_document import DOCUMENT, conforms, flaws, strictly
 from .uvicorn_server import HELLO, Site
 
 OPERATIONS = [pytest.param(told, id=f"{told.method} {told.path}") for told in told_operations()]
@@ -183,3 +183,40 @@ def test_component_names_are_unique_and_every_reference_resolves() -> None:
         there = DOCUMENT
         for step in reference.removeprefix("#/").split("/"):
             there = there[step]
+
+
+USER = {"role": "user", "content": "Hello"}
+CALLS = [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+FORM = {"name": "a", "schema": {}}
+VALID = {
+    "messages": [USER, {"role": "assistant", "tool_calls": CALLS}, {**USER, "role": "tool", "tool_call_id": "a"}],
+    "tools": [{"name": "f", "function": None, "parameters": {}}, {"function": {"name": "g"}}],
+    "cache": {"max_error": 0.1, "threshold": None},
+    "params": {"response_format": {"type": "json_schema", "json_schema": FORM}},
+}
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"messages": [{"role": "user"}]},
+        {"messages": [{**USER, "tool_calls": CALLS}]},
+        {"messages": [{**USER, "tool_call_id": "a"}]},
+        {"messages": [{"role": "assistant"}]},
+        {"messages": [{**USER, "role": "tool"}]},
+        {"messages": [{"role": "tool", "tool_call_id": "a"}]},
+        {"tools": [{}]},
+        {"tools": [{"name": "f", "function": {"name": "f"}}]},
+        {"cache": {"max_error": 0.1, "threshold": 0.5}},
+        {"params": {"response_format": {}}},
+        {"params": {"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}}},
+        {"params": {"response_format": {"type": "text", "json_schema": FORM}}},
+    ],
+)
+def test_rules_between_fields_are_those_of_validation(field: dict[str, Any]) -> None:
+    schema, router = {"$ref": "#/components/schemas/RouteRequest"}, Router.sandbox()
+    conforms(VALID, schema)
+    router.decide(VALID)
+    assert flaws(VALID | field, schema)
+    with pytest.raises(ValidationFailed):
+        router.decide(VALID | field)
