@@ -146,6 +146,17 @@ class TestBoth:
             await anyio.lowlevel.checkpoint()
         assert outer.cancelled_caught
 
+    async def test_a_shield_delays_outer_cancellation_until_exit(self, clock: Clock) -> None:
+        done: list[str] = []
+        with anyio.CancelScope() as outer:
+            outer.cancel()
+            with clock.deadline(clock.monotonic() + 60, shield=True) as deadline:
+                await clock.sleep(0.001)
+                done.append("clean-up")
+            await anyio.lowlevel.checkpoint()
+            done.append("behind")
+        assert (done, deadline.expired) == (["clean-up"], False)
+
     async def test_a_shield_delays_an_outer_deadline_until_exit(self, clock: Clock) -> None:
         done: list[str] = []
         with clock.deadline(clock.monotonic() + 0.002) as outer:

@@ -26,6 +26,7 @@ from routewright import (
     ValidationFailed,
 )
 from routewright._engine import hooks as event_module
+from routewright.errors import ContentRefused
 from routewright.testing import FakeClock, Pause
 from routewright.testing.provider import Turn
 from routewright.wire import BudgetRefused, Delta, FallbackTriggered, Finish, PutTrace, Write
@@ -122,6 +123,16 @@ async def test_a_refusal_by_a_budget_is_an_event_and_other_refusals_are_not() ->
     assert event.data.rejected_candidates == refused.value.detail["rejected_candidates"]
     assert event.data.budget is not None
     assert event.data.budget.max_tokens == 1
+
+
+async def test_calls_that_are_left_refused_or_blocked_make_no_burst() -> None:
+    house, ear = House(lambda call: ProviderFault("refused")), Ear()
+    house.router.on_event(ear.plain)
+    for _ in range(30):
+        with pytest.raises(ContentRefused):
+            await house.router.route("hi", goal="quality")
+    await house.router.flush()
+    assert ear.events == []
 
 
 async def test_each_hook_has_copies_of_its_own() -> None:
