@@ -25,7 +25,7 @@ from routewright._engine.fleet import PUBLISH_EVERY_S, Fleet
 from routewright.backends.clock import SystemClock
 from routewright.protocols import Clock
 from routewright.testing import FakeClock, ScriptedProvider
-from routewright.wire import DecisionInput, Feature, Goal, HealthSnapshot, TokenBounds, Usage
+from routewright.wire import DecisionInput, Feature, Goal, HealthSnapshot, Overrun, TokenBounds, Usage
 
 from .scripted_router import GOOD, SPARE, in_threads
 
@@ -109,6 +109,15 @@ async def test_a_model_that_is_kept_away_is_shown_as_degraded() -> None:
         answer(fleet, probe=True)
     await clock.advance(1.0)
     assert [model.availability.status for model in fleet.models()] == ["available"]
+
+
+async def test_overruns_follow_their_model_into_the_next_fleet() -> None:
+    before, clock = fleet_of_one()
+    before.health.overruns = {0: Overrun()}
+    provider = ScriptedProvider((), models=[Model(id="good/new"), before.pool.models[0]], clock=clock)
+    successor = Fleet([], {}, [provider], as_of="2026-11-20", clock=clock, limits=ExecutionLimits())
+    successor.learn_from(before)
+    assert successor.health.overruns == {successor.pool.row[before.pool.ids[0]]: Overrun()}
 
 
 async def test_a_refused_credential_does_not_count_against_the_model() -> None:
