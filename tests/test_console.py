@@ -278,6 +278,15 @@ async def test_the_standing_has_charges_reservations_and_balance(console: Consol
     assert (stands.month.spent_usd, stands.month.limit_usd, stands.month.left_usd) == (1.0, 1.0, 0.0)
 
 
+async def test_the_standing_tells_days_from_weeks(console: Console) -> None:
+    await console.create_account("acme", daily_limit_usd=1, weekly_limit_usd=2)
+    await console.create_key("acme", name="k", daily_limit_usd=3, weekly_limit_usd=4)
+    standing = await console.standing("acme")
+    (key,) = standing.keys
+    purses = standing.day, standing.week, key.day, key.week
+    assert [purse and purse.limit_nanos for purse in purses] == [10**9, 2 * 10**9, 3 * 10**9, 4 * 10**9]
+
+
 async def test_the_standing_of_a_tag_takes_values_as_a_call_does(console: Console) -> None:
     with pytest.raises(ValidationFailed, match="tag_limits: has 'ky', 'daily_limit_usd'; pass a list such as"):
         await console.create_account("acme", tag_limits=[{"ky": "team", "daily_limit_usd": 2}])
