@@ -27,10 +27,7 @@ from .wire.money import NANOS_PER_USD
 from .wire.problems import did_you_mean, shown
 
 AUTO = "auto"
-_LOST_TIERS = (
-    "%s: the prices of %s have no 'tiers', though the bundled ones change above %d input tokens; "
-    "add 'tiers', or 'tiers = []' if yours do not change"
-)
+_LOST_TIERS = "%s: the price of %s lacks the 'tiers' of the bundled one; add yours, or 'tiers = []' if there are none"
 
 _logger = logging.getLogger(__name__)
 
@@ -67,9 +64,8 @@ class Catalogue:
             models = cls().models
             file = read_catalogue(document, known=[model.id for model in models])
             for model in models:
-                tiers = model.pricing_per_1m.tiers if model.pricing_per_1m and model.id in file.untiered else ()
-                for tier in tiers[:1]:
-                    _logger.warning(_LOST_TIERS, document.path, model.id, tier.above_tokens)
+                if model.id in file.untiered and model.pricing_per_1m is not None and model.pricing_per_1m.tiers:
+                    _logger.warning(_LOST_TIERS, document.path, model.id)
             return cls().overlaid(file.rows, aliases=file.aliases, as_of=file.as_of)
 
     def overlaid(

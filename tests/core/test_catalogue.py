@@ -317,8 +317,8 @@ def test_a_price_that_drops_the_bundled_tiers_is_logged(
     file = write(tmp_path / "models.toml", price)
     Catalogue.load(file)
     assert caplog.messages == [
-        f"{file}: the prices of openai/gpt-6-luna have no 'tiers', though the bundled ones change above 272000 input "
-        "tokens; add 'tiers', or 'tiers = []' if yours do not change"
+        f"{file}: the price of openai/gpt-6-luna lacks the 'tiers' of the bundled one; "
+        "add yours, or 'tiers = []' if there are none"
     ]
 
 
