@@ -73,6 +73,8 @@ def test_invalid_json_is_refused_with_its_place(body: bytes, words: str) -> None
     [
         (b'{"a": 1, "a": 1}', "", "has the key 'a' twice"),
         (b'{"a": 1, "\\u0061": 2}', "", "has the key 'a' twice"),
+        (b'{"a": 1, "a": "\\u003a"}', "", "has the key 'a' twice"),
+        (b'{"a": 1, "a": "\\u003A"}', "", "has the key 'a' twice"),
         (b'{"m": [{}, {"role": {"x y": 1, "x y": ":"}}]}', "m[1].role", "has the key 'x y' twice"),
         (b'{"a": ["\\ud800"]}', "a[0]", "an unpaired surrogate"),
         (b'"\\udc00"', "", "an unpaired surrogate"),

@@ -145,6 +145,7 @@ def test_the_document_needs_no_key_and_head_returns_its_etag() -> None:
     with Site().client() as client:
         read = client.get("/v1/openapi.json")
         head = client.head("/v1/openapi.json")
+        assert client.get("/v1/openapi.json?version=3").status_code == 400
     assert read.json() == json.loads(msgspec.json.encode(DOCUMENT))
     assert read.headers["content-type"] == "application/json"
     assert read.headers["cache-control"] == "no-cache"

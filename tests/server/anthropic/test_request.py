@@ -324,3 +324,14 @@ def test_an_unsupported_block_is_refused_at_its_path(block: dict[str, Any], said
     told = refusal(messages=[{"role": "user", "content": [block]}])
     assert told.startswith("messages[0].content[0].")
     assert said in told
+
+
+@pytest.mark.parametrize(
+    ("allowed", "extra"),
+    [((), None), (("top_k", "metadata"), {"anthropic": {"top_k": 5, "metadata": {"user_id": "ann"}}})],
+)
+def test_vendor_fields_are_passed_if_the_caller_may_send_them(allowed: tuple[str, ...], extra: Any) -> None:
+    door = MessageCall(Directory({}, tuple, lambda provider: allowed))
+    request = door.decode(msgspec.json.encode({**ASKED, "top_k": 5, "metadata": {"user_id": "ann"}}))
+    assert request.params is not None
+    assert request.params.extra == extra

@@ -14,6 +14,8 @@ from msgspec.structs import replace
 from openai import OpenAI
 
 from routewright import CallableProvider, Pricing, RateLimits
+from routewright.errors import NotFound
+from routewright.server.openai import envelope
 from routewright.testing import ScriptedProvider
 from tests.server.uvicorn_server import PATIENCE_S, Site
 from tests.tables import table
@@ -195,3 +197,7 @@ def test_names_of_ignored_fields_cannot_inject_headers() -> None:
     assert status == 200
     assert headers[b"x-routewright-ignored"] == b"fine"
     assert b"set-cookie" not in headers
+
+
+def test_errors_repeat_no_api_key() -> None:
+    assert b"0123456789" not in envelope(NotFound("there is no sk_live_0123456789"))
