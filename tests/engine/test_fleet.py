@@ -99,6 +99,16 @@ async def test_a_circuit_that_opens_reaches_decisions_at_once_and_its_probe_in_t
     assert (await after(fleet, clock, 0.1)).forecast.open == {}
 
 
+async def test_decisions_see_a_probe_at_once_and_its_abandonment() -> None:
+    fleet, clock = fleet_of_one()
+    fail(fleet, 5)
+    await clock.advance(10.0)
+    assert (fleet.board().forecast.open, fleet.admits(0, 10.0)) == ({}, None)
+    assert fleet.board().forecast.open != {}
+    fleet.release_probe(0)
+    assert fleet.board().forecast.open == {}
+
+
 async def test_a_model_that_is_kept_away_is_shown_as_degraded() -> None:
     fleet, clock = fleet_of_one()
     fail(fleet, 5)

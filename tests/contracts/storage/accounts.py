@@ -290,6 +290,14 @@ class Happenings(Suite):
             assert written == (Written(created=True, events=(make_event(number),)) if told else Written(created=False))
         assert await _kept(storage) == [make_event(number) for number in (8, 7, 3, 0)]
 
+    async def test_quiet_times_are_separate_by_account_and_name(self, storage: Storage) -> None:
+        for account in ("acme", "other", SYSTEM_ACCOUNT):
+            for number, once in enumerate((*ODD_TEXTS, None, None)):
+                event = make_event(number, account=account)
+                (written,) = await storage.apply(account, [PutEvent(event, once=once, quiet_s=1e9, at=1.0)])
+                assert written.created
+        assert len(await _kept(storage)) == len(ODD_TEXTS) + 2
+
     async def test_pages_visit_each_event_once_newest_first(self, storage: Storage) -> None:
         numbers = list(range(50))
         Random(1).shuffle(numbers)
