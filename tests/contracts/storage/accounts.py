@@ -290,6 +290,11 @@ class Happenings(Suite):
             assert written == (Written(created=True, events=(make_event(number),)) if told else Written(created=False))
         assert await _kept(storage) == [make_event(number) for number in (8, 7, 3, 0)]
 
+    async def test_a_revoked_key_that_is_changed_stays_revoked(self, storage: Storage) -> None:
+        await storage.apply("acme", [PutAccount(make_account()), PutKey(make_key())])
+        await storage.apply("acme", [RevokeKey("k", REVOKED_AT), PutKey(make_key(name="new"))])
+        assert [key.revoked_at for key in await storage.read("acme", Keys())] == [REVOKED_AT]
+
     async def test_quiet_times_are_separate_by_account_and_name(self, storage: Storage) -> None:
         for account in ("acme", "other", SYSTEM_ACCOUNT):
             for number, once in enumerate((*ODD_TEXTS, None, None)):
