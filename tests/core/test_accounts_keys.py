@@ -75,6 +75,10 @@ def test_a_key_shows_its_environment_and_keeps_all_random_bits(chance: bytes, en
     assert new_key(environment, bytes([*chance[:-1], chance[-1] ^ 128])) != made
 
 
+def test_a_key_has_192_random_bits() -> None:
+    assert RANDOM_BYTES * 8 == 192
+
+
 @pytest.mark.parametrize("header", [f"Bearer {LIVE}", f"bearer {LIVE}", f"BEARER   {LIVE}", f"Bearer {LIVE}  "])
 def test_bearer_is_case_insensitive(header: str) -> None:
     assert parse_authorization(header, "production").key == LIVE

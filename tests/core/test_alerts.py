@@ -33,6 +33,10 @@ def test_a_burst_is_told_once_a_window() -> None:
     assert places == [19, 19 + WINDOW_S, 19 + 2 * WINDOW_S, 19 + 3 * WINDOW_S]
 
 
+def test_errors_are_forgotten_after_the_window() -> None:
+    assert told([True] * 19 + [False] * 320 + [True]) == []
+
+
 def test_accounts_are_counted_apart() -> None:
     bursts = ErrorBursts()
     for place in range(19):
