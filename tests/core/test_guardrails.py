@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from routewright import DenyList, PatternGuardrail, ValidationFailed, wire
 from routewright._core.guardrails.detectors import PATTERNS
 from routewright._core.guardrails.screen import (
+    MOST_FINDINGS,
     REST,
     AnswerGate,
     Hit,
@@ -591,6 +592,11 @@ def rests(request: wire.RouteRequest, guardrails: Sequence[Guardrail]) -> int:
     while gate.next() is REST:
         count += 1
     return count
+
+
+def test_a_search_rests_after_many_findings() -> None:
+    request = wire.RouteRequest([wire.Message("user", "a@b.cd " * 4_000)])
+    assert rests(request, [PatternGuardrail("email")]) >= 4_000 // MOST_FINDINGS
 
 
 @table(

@@ -51,6 +51,10 @@ def test_a_byte_order_mark_is_dropped_only_at_the_start() -> None:
     ]
 
 
+def test_one_leading_space_is_dropped() -> None:
+    assert parsed(b"data:  two\n\ndata:none\n\n") == [SseEvent(" two"), SseEvent("none")]
+
+
 def test_id_with_null_is_ignored() -> None:
     assert parsed(b"id: a\ndata: 1\n\nid: b\0c\ndata: 2\n\nid\ndata: 3\n\n") == [
         SseEvent("1", id="a"),
