@@ -182,7 +182,7 @@ def test_str_subclasses_become_plain() -> None:
         ({"budget": {"maxTokens": 0}}, "budget.maxTokens: must be a whole number of at least 1, got 0"),
         (
             {"models": "openai/gpt-4.1"},
-            "models: must be a list, got 'openai/gpt-4.1'; for example [\"openai/gpt-4.1\"]",
+            "models: must be a list, got 'openai/gpt-4.1'; for example [\"openai/gpt-6-luna\"]",
         ),
         ({"budget": 5}, 'budget: must be a dict, got 5; for example {"maxCostUsd": 0.01}'),
         ({"cache": "yes"}, "cache: must be a bool or a dict, got 'yes'"),
